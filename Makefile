@@ -1,0 +1,39 @@
+# One virtual environment, made on demand; every command below can be the first one on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(STAMP) ## create .venv and install the package with its exact pins
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,dev]'
+	@touch $@
+
+demo: install ## real gateway requests through real sockets, with a table of what was done
+	$(BIN)/sidecar demo
+
+test: install ## all tests that need no GPU, no network and no other program
+	$(BIN)/python -m pytest
+
+check: install ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: install ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## all benchmarks; tables on the terminal, JSON in out/
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis
