@@ -1,0 +1,209 @@
+"""Token id lists, checked and cut where they stand, without turning the prompt into Python integers.
+
+An id list is a msgpack array of integers, each 1 to 9 bytes long. Three facts make it fast: one
+possessive regular expression proves that a stretch of bytes holds nothing but integers in a range; an
+unpacker that is fed a made-up array header for k elements and then the list's bytes skips exactly k
+elements in C and says where it stopped; and a run of N equal ids is one encoding N times over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import Reason, Rejection
+from sidecar.wire.msgpack import SIZE, Buffer, pack_array_header, pack_int, read_array_header, read_int, skip
+
+MAX_TOKEN_ID: Final = 2**31
+"""Ids are int32 in the engine's scheduler: the first id that is too large."""
+
+_LONGEST_INT: Final = 9
+_UINT16: Final = 0xCD
+_UINT16_VALUES: Final = 1 << 16
+
+
+class IdList(NamedTuple):
+    """Where an id list stands: `count` ids in `buf[body:end]`, the array header at `start`."""
+
+    buf: Buffer
+    start: int
+    body: int
+    end: int
+    count: int
+
+    @property
+    def span(self) -> Buffer:
+        """The list's bytes, header included."""
+        return self.buf[self.start : self.end]
+
+    def tolist(self) -> list[int]:
+        """The ids as Python integers: for refusals and for the few planners that read tokens."""
+        ids: list[int] = msgpack.unpackb(self.span)
+        return ids
+
+    def array(self) -> NDArray[np.int64]:
+        """The ids as int64 [n]."""
+        return np.array(self.tolist(), dtype=np.int64)
+
+
+class IdRun(NamedTuple):
+    """The bytes of a stretch of ids: `buf[start:end]`, and the id that all of them are, or None."""
+
+    start: int
+    end: int
+    value: int | None
+
+
+def _below(limit: int, width: int) -> bytes:
+    """A pattern for the big-endian numbers of `width` bytes that are less than `limit`."""
+    if limit >= 1 << 8 * width:
+        return b"." * width
+    high, rest = divmod(limit, 1 << 8 * (width - 1))
+    choices = []
+    if high:
+        choices.append(rb"[\x00-\x%02x]" % (high - 1) + b"." * (width - 1))
+    if rest:
+        choices.append(rb"\x%02x" % high + _below(rest, width - 1))
+    return b"(?:" + b"|".join(choices) + b")" if choices else b"(?!)"
+
+
+@lru_cache(maxsize=64)
+def _ids_below(limit: int) -> re.Pattern[bytes]:
+    """A pattern for a stretch of msgpack integers in [0, limit), in every encoding that the format has."""
+    encodings = [(0xCD, 2, 1 << 16), (0xCE, 4, 1 << 32), (None, 1, 1 << 7), (0xCC, 1, 1 << 8), (0xCF, 8, 1 << 64),
+                 (0xD0, 1, 1 << 7), (0xD1, 2, 1 << 15), (0xD2, 4, 1 << 31), (0xD3, 8, 1 << 63)]  # fmt: skip
+    choices = [
+        (b"" if lead is None else rb"\x%02x" % lead) + _below(min(limit, top), width)
+        for lead, width, top in encodings
+    ]
+    return re.compile(b"(?s:" + b"|".join(choices) + b")*+")
+
+
+def read_ids(buf: Buffer, pos: int, end: int, limit: int | None, name: str) -> IdList | None:
+    """The id list at `pos`, every id proved to be an integer in [0, limit); None if no array stands there.
+
+    `limit` None trusts the sender: only the end of the list is found. Raises
+    `Rejection(token_ids_invalid)` that names the first bad id by its place in the list `name`, and
+    `Rejection(malformed_request)` for a truncated list.
+    """
+    count, body = read_array_header(buf, pos, end)
+    if count < 0:
+        return None
+    if count == 0:
+        return IdList(buf, pos, body, body, 0)
+    if limit is None:
+        after = advance(buf, body, end, count)
+        return IdList(buf, pos, body, after if after is not None else _walk(buf, body, end, count), count)
+    if buf[body] == _UINT16 and limit >= _UINT16_VALUES:
+        # Most of a vocabulary encodes as uint16: a list of nothing else is proved by its lead bytes alone,
+        # 0.35 against 2.6 us for 266 ids.
+        after = body + 3 * count
+        if after <= end and bytes(buf[body:after:3]).count(_UINT16) == count:
+            return IdList(buf, pos, body, after, count)
+    match = _ids_below(limit).match(buf, body, end)
+    proved = match.end() if match is not None else body
+    after_count = advance(buf, body, end, count)
+    if after_count is not None and after_count <= proved:
+        return IdList(buf, pos, body, after_count, count)
+    raise _bad_id(buf, body, end, count, limit, name)
+
+
+def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
+    """The position after `count` integers at `pos`, found in C; None if they are not all short values."""
+    if count <= 0:
+        return pos
+    header = pack_array_header(count)
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(header)
+    unpacker.feed(buf[pos : min(end, pos + _LONGEST_INT * count)])
+    try:
+        unpacker.skip()
+    except (msgpack.UnpackException, ValueError):
+        return None
+    return pos + int(unpacker.tell()) - len(header)
+
+
+def _walk(buf: Buffer, pos: int, end: int, count: int) -> int:
+    for _ in range(count):
+        pos = skip(buf, pos, end)
+    return pos
+
+
+def _bad_id(buf: Buffer, pos: int, end: int, count: int, limit: int, name: str) -> Rejection:
+    """The refusal of a list in which some id is not an integer in [0, limit)."""
+    for index in range(count):
+        after = skip(buf, pos, end)
+        value = read_int(buf, pos)
+        if value is None or not 0 <= value < limit:
+            found = f"is {value}" if value is not None else f"is no integer (its lead byte is {buf[pos]:#04x})"
+            what = "2^31" if limit == MAX_TOKEN_ID else f"{limit}, the vocabulary's size"
+            return Rejection(
+                Reason.TOKEN_IDS_INVALID,
+                f"{name}[{index}] {found}; expected an integer of at least 0 and below {what}",
+            )
+        pos = after
+    raise AssertionError("a list that failed its proof has no bad id")
+
+
+def locate(ids: IdList, spans: Sequence[tuple[int, int]]) -> list[IdRun]:
+    """Where placeholder spans stand in the bytes.
+
+    `spans` are inclusive [start, end], ascending, without overlap, all inside the list. The result has
+    a run a span. Cost follows the bytes between the spans, at C speed, and the number of spans.
+    """
+    buf, end = ids.buf, ids.end
+    pos, at = ids.body, 0
+    runs = []
+    for first, last in spans:
+        pos = _forward(buf, pos, end, first - at)
+        count = last - first + 1
+        width = SIZE[buf[pos]]
+        encoded = bytes(buf[pos : pos + width])
+        after = pos + width * count
+        if after <= end and buf[pos:after] == encoded * count:
+            runs.append(IdRun(pos, after, read_int(buf, pos)))
+        else:
+            after = _forward(buf, pos, end, count)
+            values = set(msgpack.unpackb(pack_array_header(count) + bytes(buf[pos:after])))
+            runs.append(IdRun(pos, after, values.pop() if len(values) == 1 else None))
+        pos, at = after, last + 1
+    return runs
+
+
+def _forward(buf: Buffer, pos: int, end: int, count: int) -> int:
+    after = advance(buf, pos, end, count)
+    return after if after is not None else _walk(buf, pos, end, count)
+
+
+def find_outside(ids: IdList, runs: Iterable[IdRun], token_id: int) -> bool:
+    """Whether an id occurs in the list outside the given ascending runs.
+
+    The id's bytes are searched for first, without a regard for where elements begin; only a hit costs
+    the decoding of the stretch it lies in.
+    """
+    needle = token_id.to_bytes(max(1, (token_id.bit_length() + 7) // 8), "big")
+    data = ids.buf if isinstance(ids.buf, bytes) else bytes(ids.span)
+    shift = 0 if isinstance(ids.buf, bytes) else ids.start
+    pos = ids.body
+    for start, end in [*((run.start, run.end) for run in runs), (ids.end, ids.end)]:
+        if data.find(needle, pos - shift, start - shift) >= 0 and _holds(ids.buf, pos, start, token_id):
+            return True
+        pos = end
+    return False
+
+
+def _holds(buf: Buffer, pos: int, end: int, token_id: int) -> bool:
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(buf[pos:end])
+    return token_id in unpacker
+
+
+def encode_run(token_id: int, count: int) -> bytes:
+    """The bytes of `count` equal ids, without a header."""
+    return pack_int(token_id) * count
