@@ -29,13 +29,17 @@ _UINT16_VALUES: Final = 1 << 16
 
 
 class IdList(NamedTuple):
-    """Where an id list stands: `count` ids in `buf[body:end]`, the array header at `start`."""
+    """Where an id list stands: `n` elements in `buf[body:end]`, the array header at `start`.
+
+    `uint16` says that every element is known to be encoded as a uint16.
+    """
 
     buf: Buffer
     start: int
     body: int
     end: int
-    count: int
+    n: int
+    uint16: bool = False
 
     @property
     def span(self) -> Buffer:
@@ -79,39 +83,43 @@ def _ids_below(limit: int) -> re.Pattern[bytes]:
     encodings = [(0xCD, 2, 1 << 16), (0xCE, 4, 1 << 32), (None, 1, 1 << 7), (0xCC, 1, 1 << 8), (0xCF, 8, 1 << 64),
                  (0xD0, 1, 1 << 7), (0xD1, 2, 1 << 15), (0xD2, 4, 1 << 31), (0xD3, 8, 1 << 63)]  # fmt: skip
     choices = [
-        (b"" if lead is None else rb"\x%02x" % lead) + _below(min(limit, top), width)
-        for lead, width, top in encodings
+        (b"" if lead is None else rb"\x%02x" % lead) + _below(min(limit, top), width) for lead, width, top in encodings
     ]
     return re.compile(b"(?s:" + b"|".join(choices) + b")*+")
 
 
-def read_ids(buf: Buffer, pos: int, end: int, limit: int | None, name: str) -> IdList | None:
-    """The id list at `pos`, every id proved to be an integer in [0, limit); None if no array stands there.
+def find_ids(buf: Buffer, pos: int, end: int, max_depth: int = 32) -> IdList | None:
+    """The bounds of the list at `pos`, its elements not yet proved to be ids; None if no array stands there.
 
-    `limit` None trusts the sender: only the end of the list is found. Raises
-    `Rejection(token_ids_invalid)` that names the first bad id by its place in the list `name`, and
-    `Rejection(malformed_request)` for a truncated list.
+    Raises `Rejection` as `wire.msgpack.skip` does.
     """
     count, body = read_array_header(buf, pos, end)
     if count < 0:
         return None
-    if count == 0:
-        return IdList(buf, pos, body, body, 0)
-    if limit is None:
-        after = advance(buf, body, end, count)
-        return IdList(buf, pos, body, after if after is not None else _walk(buf, body, end, count), count)
-    if buf[body] == _UINT16 and limit >= _UINT16_VALUES:
+    if count and buf[body] == _UINT16:
         # Most of a vocabulary encodes as uint16: a list of nothing else is proved by its lead bytes alone,
         # 0.35 against 2.6 us for 266 ids.
         after = body + 3 * count
         if after <= end and bytes(buf[body:after:3]).count(_UINT16) == count:
-            return IdList(buf, pos, body, after, count)
-    match = _ids_below(limit).match(buf, body, end)
-    proved = match.end() if match is not None else body
-    after_count = advance(buf, body, end, count)
-    if after_count is not None and after_count <= proved:
-        return IdList(buf, pos, body, after_count, count)
-    raise _bad_id(buf, body, end, count, limit, name)
+            return IdList(buf, pos, body, after, count, True)
+    found = advance(buf, body, end, count)
+    if found is None:
+        found = body
+        for _ in range(count):
+            found = skip(buf, found, end, max_depth)
+    return IdList(buf, pos, body, found, count)
+
+
+def prove_ids(ids: IdList, limit: int, name: str) -> None:
+    """Prove that every element is an integer in [0, limit).
+
+    Raises `Rejection(token_ids_invalid)` that names the first bad one by its place in the list `name`.
+    """
+    if ids.uint16 and limit >= _UINT16_VALUES:
+        return
+    match = _ids_below(limit).match(ids.buf, ids.body, ids.end)
+    if match is None or match.end() != ids.end:
+        raise _bad_id(ids, limit, name)
 
 
 def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
@@ -129,25 +137,19 @@ def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
     return pos + int(unpacker.tell()) - len(header)
 
 
-def _walk(buf: Buffer, pos: int, end: int, count: int) -> int:
-    for _ in range(count):
-        pos = skip(buf, pos, end)
-    return pos
-
-
-def _bad_id(buf: Buffer, pos: int, end: int, count: int, limit: int, name: str) -> Rejection:
-    """The refusal of a list in which some id is not an integer in [0, limit)."""
-    for index in range(count):
-        after = skip(buf, pos, end)
+def _bad_id(ids: IdList, limit: int, name: str) -> Rejection:
+    """The refusal of a list in which some element is not an integer in [0, limit)."""
+    buf, pos = ids.buf, ids.body
+    for index in range(ids.n):
         value = read_int(buf, pos)
         if value is None or not 0 <= value < limit:
             found = f"is {value}" if value is not None else f"is no integer (its lead byte is {buf[pos]:#04x})"
-            what = "2^31" if limit == MAX_TOKEN_ID else f"{limit}, the vocabulary's size"
+            what = "2^31" if limit == MAX_TOKEN_ID else f"{limit}, the size of the vocabulary"
             return Rejection(
                 Reason.TOKEN_IDS_INVALID,
                 f"{name}[{index}] {found}; expected an integer of at least 0 and below {what}",
             )
-        pos = after
+        pos = skip(buf, pos, ids.end)
     raise AssertionError("a list that failed its proof has no bad id")
 
 
@@ -170,15 +172,20 @@ def locate(ids: IdList, spans: Sequence[tuple[int, int]]) -> list[IdRun]:
             runs.append(IdRun(pos, after, read_int(buf, pos)))
         else:
             after = _forward(buf, pos, end, count)
-            values = set(msgpack.unpackb(pack_array_header(count) + bytes(buf[pos:after])))
-            runs.append(IdRun(pos, after, values.pop() if len(values) == 1 else None))
+            values = msgpack.unpackb(pack_array_header(count) + bytes(buf[pos:after]))
+            same = type(values[0]) is int and values.count(values[0]) == count
+            runs.append(IdRun(pos, after, values[0] if same else None))
         pos, at = after, last + 1
     return runs
 
 
 def _forward(buf: Buffer, pos: int, end: int, count: int) -> int:
     after = advance(buf, pos, end, count)
-    return after if after is not None else _walk(buf, pos, end, count)
+    if after is None:  # only in a prompt whose ids were trusted and are not all integers
+        after = pos
+        for _ in range(count):
+            after = skip(buf, after, end)
+    return after
 
 
 def find_outside(ids: IdList, runs: Iterable[IdRun], token_id: int) -> bool:
