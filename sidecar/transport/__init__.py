@@ -1,0 +1,1 @@
+"""Sockets: the only rooms that speak ZMQ are in here."""
