@@ -236,8 +236,8 @@ def test_a_bad_value_names_key_value_expectation_and_remedy(argument, expected):
 def test_a_bad_value_hides_only_the_cross_checks_that_depend_on_it():
     found = problems("mode=relay", "relay.frontend_handshake=", "security.allow_remote=maybe")
     assert [problem.split(" ")[0] for problem in found] == [
-        "security.allow_remote",
         "relay.frontend_handshake",
+        "security.allow_remote",
         "relay.engine_handshake",
     ]
 
