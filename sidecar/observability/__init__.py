@@ -1,0 +1,1 @@
+"""What operators see of the process: metrics, logs, the admin HTTP server and its status page."""
