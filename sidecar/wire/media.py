@@ -60,7 +60,7 @@ class ItemView(NamedTuple):
     `offsets` are inclusive [start, end] spans of the prompt, as they came; None where the field is nil.
     """
 
-    index: int
+    ordinal: int
     array: ArrayView
     modality: Modality
     hash: int | None
@@ -289,9 +289,11 @@ def _check_shared_memory_once(items: Sequence[ItemView]) -> None:
     seen: dict[str, int] = {}
     for item in items:
         if item.shm is not None:
-            first = seen.setdefault(item.shm.name, item.index)
-            if first != item.index:
-                raise _bad(f"items {first} and {item.index} carry the same shared-memory segment {item.shm.name!r:.80}")
+            first = seen.setdefault(item.shm.name, item.ordinal)
+            if first != item.ordinal:
+                raise _bad(
+                    f"items {first} and {item.ordinal} carry the same shared-memory segment {item.shm.name!r:.80}"
+                )
 
 
 def _no_ext(code: int, data: bytes) -> Any:
