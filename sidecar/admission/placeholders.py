@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sidecar.errors import Reason, Rejection
@@ -84,7 +84,7 @@ def check_placeholders(ids: IdList, spans: Sequence[Span], runs: Sequence[IdRun]
     for span, run in zip(spans, runs, strict=True):
         expected = known.get(span.item.modality)
         where = f"item {span.item.ordinal}: the span [{span.start}, {span.end}]"
-        if run.value is None:
+        if run.value is None and (expected is not None or spec.mrope_family is None):
             what = f"the {span.item.modality.name.lower()} placeholder {expected}" if expected else "one repeated id"
             raise _mismatch(f"{where} is not {what} throughout")
         if expected is not None and run.value != expected:

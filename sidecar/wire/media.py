@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import Reason, Rejection
-from sidecar.wire.msgpack import NIL, Buffer, pack_int, read_array_header, read_int, read_map_header, read_str
+from sidecar.wire.msgpack import NIL, Buffer, read_array_header, read_int, read_map_header, read_str, skip
 from sidecar.wire.spans import ArrayView, array_view, element_bounds, map_view
 from sidecar.wire.tensors import ITEM_BYTES, TORCH_DTYPES, Tensor, read_shape, read_tensor
-from sidecar.wire.tokenspeed import Item, Media, Modality
+from sidecar.wire.tokenspeed import Item, Media, Modality, Request
 
 MAX_METADATA_VALUES: Final = 4096
 """The most numbers that a metadata value may hold when it comes as a plain list."""
@@ -296,6 +296,38 @@ def _check_shared_memory_once(items: Sequence[ItemView]) -> None:
                 )
 
 
+def read_handles(payload: Buffer) -> list[str]:
+    """The names of all shared-memory segments that can be made out in a request that was refused."""
+    end = len(payload)
+    names = []
+    try:
+        count, pos = read_array_header(payload, 0, end)
+        for _ in range(min(count, Request.MULTIMODAL_INPUTS)):
+            pos = skip(payload, pos, end)
+        media_count, pos = read_array_header(payload, pos, end) if count > Request.MULTIMODAL_INPUTS else (-1, pos)
+        item_count, pos = read_array_header(payload, pos, end) if media_count > 0 else (-1, pos)
+        for _ in range(item_count):
+            after = skip(payload, pos, end)
+            names += _names_in_item(payload, pos, after)
+            pos = after
+    except Rejection:
+        pass
+    return names
+
+
+def _names_in_item(payload: Buffer, pos: int, end: int) -> list[str]:
+    try:
+        item = array_view(payload, pos, end)
+        if item is None or item.is_nil(Item.FEATURE_SHM):
+            return []
+        view = map_view(payload, item.bounds[Item.FEATURE_SHM], end)
+    except Rejection:
+        return []
+    place = view.entries.get("shm_name") if view is not None else None
+    name = read_str(payload, place[1], place[2]) if place is not None else None
+    return [name] if name is not None else []
+
+
 def _no_ext(code: int, data: bytes) -> Any:
     raise ValueError(f"ext code {code}")
 
@@ -304,8 +336,3 @@ def pack_offsets(offsets: Sequence[tuple[int, int]]) -> bytes:
     """The encoding of an item's offsets."""
     packed: bytes = msgpack.packb([list(offset) for offset in offsets])
     return packed
-
-
-def pack_optional_int(value: int | None) -> bytes:
-    """An integer, or nil."""
-    return NIL if value is None else pack_int(value)

@@ -178,6 +178,20 @@ def read_request(payload: Buffer, rid: str, max_depth: int) -> RequestView:
     return RequestView(payload, array, rid, lists.get(Request.INPUT_IDS), lists.get(Request.INPUT_IDS_UNPADDED))
 
 
+def field_is_well_formed(field: Request, span: Buffer) -> bool:
+    """Whether one field, cut out of a request, has the type that the engine decodes."""
+    if span[0] not in _TYPES[field][0]:
+        return False
+    check = _CONTENTS.get(field)
+    if check is None or span[0] in _SCALAR:
+        return True
+    try:
+        check(span, 0, len(span), field)
+    except Rejection:
+        return False
+    return True
+
+
 def _check_types(array: ArrayView) -> None:
     buf, bounds = array.buf, array.bounds
     for field, (leads, what) in _TYPES.items():

@@ -1,0 +1,332 @@
+"""The TokenSpeed dialect: positional arrays, tensors beside the payload.
+
+The order of the rules is the order of this file. Each rule is a function elsewhere; here stand the
+steps, what each one needs, and what it leaves for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sidecar.admission import sampling
+from sidecar.admission.content import check_pad_values, check_recomputed, needs_hash
+from sidecar.admission.features import check_features, check_modalities, check_present
+from sidecar.admission.gate import Gate, check_gate
+from sidecar.admission.grids import check_grid
+from sidecar.admission.memory import Content
+from sidecar.admission.placeholders import (
+    Span,
+    check_offsets,
+    check_placeholders,
+    check_upstream,
+    placeholder_ids,
+    run_length,
+)
+from sidecar.admission.positions import Ownership, check_delta, check_positions
+from sidecar.admission.prompt import check_ids, check_length
+from sidecar.admission.sampling_finalize import LogprobQuery, finalize
+from sidecar.admission.shm import check_segments, orphans
+from sidecar.context import Context
+from sidecar.dialects.edits import RequestEdits
+from sidecar.dialects.rejected import rejected_request
+from sidecar.errors import Reason, Rejection
+from sidecar.materialize.hashing import HASHES
+from sidecar.materialize.metadata import grids_of, media_item
+from sidecar.materialize.mrope import Plan
+from sidecar.materialize.substitute import substitute
+from sidecar.outcome import Envelope, Kind, Lap, MediaNote, Outcome, Result
+from sidecar.wire.framing import Message, join_add
+from sidecar.wire.ids import IdList, IdRun, locate
+from sidecar.wire.media import ItemView, MediaView, read_handles, read_media
+from sidecar.wire.pads import pad_value
+from sidecar.wire.request import RequestView, read_request, read_rid
+from sidecar.wire.tokenspeed import Request
+
+SLOW_HASH_BYTES: Final = 64 * 1024
+"""Hashing this much takes as long as a text request altogether."""
+
+SLOW_PROMPT_IDS: Final = 1 << 14
+"""Filling and encoding positions for this many ids takes milliseconds."""
+
+
+class _Read(NamedTuple):
+    request: RequestView
+    media: MediaView | None
+
+
+class _Placed(NamedTuple):
+    """Media whose place in the prompt is proved."""
+
+    prompt: IdList
+    spans: list[Span]
+    runs: list[IdRun]
+    plan: Plan | None
+
+
+class TokenSpeed:
+    """See `dialects.base.Dialect`."""
+
+    name = "tokenspeed"
+
+    def recognises(self, message: Message) -> bool:
+        """Anything that is not another dialect's: an array is TokenSpeed's."""
+        return True
+
+    def read(self, message: Message, nbytes: int, context: Context) -> Envelope:
+        """Read the rid, then the spans of the request and of its media."""
+        payload = message.payload
+        rid, _, _ = read_rid(payload)
+        if rid is None:
+            what = f"no rid can be read from a payload of {len(payload)} bytes"
+            return Envelope(
+                Kind.UNREADABLE, message, nbytes, self.name, rejection=Rejection(Reason.MALFORMED_REQUEST, what)
+            )
+        envelope = Envelope(Kind.GENERATE, message, nbytes, self.name, rid)
+        limits = context.policy.limits
+        try:
+            check_size(message, nbytes, context)
+            request = read_request(payload, rid, limits.nesting)
+            array = request.array
+            media = None
+            if not array.is_nil(Request.MULTIMODAL_INPUTS):
+                at, end = array.bounds[Request.MULTIMODAL_INPUTS : Request.MULTIMODAL_INPUTS + 2]
+                media = read_media(payload, at, end, message.aux, max_items=limits.items, max_depth=limits.nesting)
+                envelope.slow = media is not None and _is_slow(request, media, context)
+            envelope.content = _Read(request, media)
+        except Rejection as rejection:
+            envelope.rejection = rejection
+        return envelope
+
+    def process(self, envelope: Envelope, context: Context, lap: Lap) -> Outcome:
+        """Admit and materialize. Raises `Rejection`."""
+        request, media = envelope.content
+        spec, policy = context.spec, context.policy
+        array = request.array
+        edits = RequestEdits(request, media, envelope.message.aux, tensor_metadata=policy.engine_kind == "tokenspeed")
+
+        span = array.span(Request.SAMPLING_PARAMS)
+        if policy.finalize_sampling:
+            final = finalize(
+                span,
+                request.rid,
+                spec.vocab_size,
+                output_logprobs=policy.output_logprobs,
+                logprobs=_logprob_query(request, media),
+            )
+            if final is not None:
+                edits.request[Request.SAMPLING_PARAMS] = final
+        else:
+            sampling.check(span)
+        if policy.token_ids == "strict":
+            check_ids(request.ids, request.unpadded, spec)
+        check_length(request.ids, policy.max_model_len)
+        outcome = Outcome(Kind.GENERATE, Result.FORWARDED, self.name, request.rid)
+
+        gate = check_gate(media is not None, spec, policy)
+        preset = bool(request.text(Request.VALIDATION_ERROR))
+        if gate is Gate.STRIP:
+            edits.strip_media()
+        elif gate is Gate.MATERIALIZE:
+            assert media is not None
+            self._materialize(request, media, context, edits, outcome, lap, preset=preset)
+        lap("positions" if outcome.delta is not None else "admit")
+        outcome.messages = [_leave(envelope.message, edits, gate, context)]
+        lap("edit")
+        return outcome
+
+    def _materialize(
+        self,
+        request: RequestView,
+        media: MediaView,
+        context: Context,
+        edits: RequestEdits,
+        outcome: Outcome,
+        lap: Lap,
+        *,
+        preset: bool,
+    ) -> None:
+        """The media rules in the order of their table, then the edits that they allow."""
+        policy = context.policy
+        upstream = request.unpadded is not None
+        prompt = request.unpadded if request.unpadded is not None else request.ids
+        assert prompt is not None
+        placed = _place(prompt, media, context)
+        check_present(media.items)
+        check_features(media.items, context.spec, _feature_rows(media))
+        check_modalities(media.items, context.spec)
+        lap("admit")
+        contents, hashed = _identify(media, context, upstream=upstream)
+        if hashed:
+            lap("hash")
+        context.contents.check(contents, context.now())
+        check_pad_values(media.items)
+        if upstream:
+            assert request.ids is not None
+            check_upstream(request.ids, prompt, placed.spans, placed.runs)
+        segments = check_segments(media.items, policy, context.probe, context.segments, context.now())
+        axes = placed.plan.axes if placed.plan is not None else 3
+        owner = check_positions(media, prompt.n, axes, policy)
+        if owner is Ownership.COMPUTE and context.spec.mrope_unknown:
+            raise Rejection(
+                Reason.MROPE_UNSUPPORTED,
+                f"{context.spec.model_type} uses M-RoPE in a form that is not known here; "
+                "the request must bring its mrope_positions",
+            )
+        fields = (media.positions, media.delta, media.delta_scalar)
+        compute = placed.plan is not None and owner is Ownership.COMPUTE
+        if compute and any(field is not None for field in fields):
+            assert placed.plan is not None
+            check_delta(media, int(placed.plan.delta))
+
+        outcome.contents = contents
+        outcome.segments = segments
+        outcome.media = [
+            MediaNote(item.ordinal, item.modality, item.tokens, content.hash, content.pad_value, item.ordinal in hashed)
+            for item, content in zip(media.items, contents, strict=True)
+        ]
+        outcome.delta_without_positions = owner is Ownership.DELTA_ONLY and policy.role != "decode"
+        if preset or (upstream and policy.upstream == "passthrough"):
+            return
+        if not upstream:
+            pads = {content.ordinal: content.pad_value for content in contents}
+            fills = [(pads[span.item.ordinal], run_length(span)) for span in placed.spans]
+            edits.request[Request.INPUT_IDS] = substitute(prompt, placed.runs, fills)
+            edits.request[Request.INPUT_IDS_UNPADDED] = bytes(prompt.span)
+            edits.set_contents(contents, hashed)
+            outcome.substituted = sum(count for _, count in fills)
+        if compute and not (upstream and any(field is not None for field in fields)):
+            assert placed.plan is not None
+            edits.set_positions(context.fill(placed.plan), placed.plan.delta)
+            outcome.delta = int(placed.plan.delta)
+
+    def reject(self, envelope: Envelope, reason: str, error: str, context: Context) -> Outcome:
+        """The refused request, its orphaned segments, and the text that it came with if it had one."""
+        assert envelope.rid is not None
+        payload = envelope.message.payload
+        read: _Read | None = envelope.content
+        preset = read.request.text(Request.VALIDATION_ERROR) if read is not None else None
+        frames = rejected_request(payload, envelope.rid, preset or error, context.policy.egress_framing)
+        names: Sequence[str] = ()
+        if reason != Reason.DUPLICATE_RID:
+            names = orphans(read_handles(payload), context.policy, context.segments, context.now())
+        return Outcome(
+            Kind.GENERATE,
+            Result.REJECTED,
+            self.name,
+            envelope.rid,
+            messages=[frames],
+            reason=Reason(reason),
+            message=error,
+            unlink=names,
+        )
+
+
+def check_size(message: Message, nbytes: int, context: Context) -> None:
+    """`too_large`: more bytes or more frames than a message may have."""
+    limits = context.policy.limits
+    if nbytes > limits.message_bytes:
+        raise Rejection(
+            Reason.TOO_LARGE,
+            f"the message has {nbytes} bytes; the limit is {limits.message_bytes} (limits.message_bytes)",
+        )
+    if len(message.frames) > limits.frames:
+        raise Rejection(
+            Reason.TOO_LARGE,
+            f"the message has {len(message.frames)} frames; the limit is {limits.frames} (limits.frames)",
+        )
+
+
+def _is_slow(request: RequestView, media: MediaView, context: Context) -> bool:
+    prompt = request.unpadded or request.ids
+    if prompt is not None and prompt.n >= SLOW_PROMPT_IDS:
+        return True
+    trusted = context.policy.trust_client_hash
+    to_hash = sum(
+        item.feature.data.nbytes
+        for item in media.items
+        if item.feature is not None and (not trusted or (item.pad_value is None and item.hash is None))
+    )
+    return to_hash >= SLOW_HASH_BYTES
+
+
+def _logprob_query(request: RequestView, media: MediaView | None) -> LogprobQuery | None:
+    if not request.flag(Request.RETURN_LOGPROB):
+        return None
+    array = request.array
+    ids = request.array.bounds
+    wanted = 0
+    if not array.is_nil(Request.TOKEN_IDS_LOGPROB):
+        wanted = max(ids[Request.TOKEN_IDS_LOGPROB + 1] - ids[Request.TOKEN_IDS_LOGPROB] - 1, 0)
+    return LogprobQuery(
+        request.integer(Request.LOGPROB_START_LEN) or 0,
+        request.integer(Request.TOP_LOGPROBS_NUM) or 0,
+        wanted,
+        request.ids.n if request.ids is not None else 0,
+        media is not None,
+    )
+
+
+def _place(prompt: IdList, media: MediaView, context: Context) -> _Placed:
+    """Offsets, placeholders and grids: where media stands, and the plan of its positions."""
+    spec = context.spec
+    spans = check_offsets(media.items, prompt.n)
+    runs = locate(prompt, [(span.start, span.end) for span in spans])
+    check_placeholders(prompt, spans, runs, placeholder_ids(media, spec), spec)
+    grids = [grids_of(item) for item in media.items]
+    if context.planner is not None:
+        items = [media_item(item, rows) for item, rows in zip(media.items, grids, strict=True)]
+        return _Placed(prompt, spans, runs, context.planner.plan(prompt.n, items, prompt.array))
+    for item, rows in zip(media.items, grids, strict=True):
+        check_grid(item, rows, spec)
+    return _Placed(prompt, spans, runs, None)
+
+
+def _feature_rows(media: MediaView) -> dict[int, int]:
+    """The rows that a feature must have, t·h·w over its grids, by the item's place."""
+    rows = {}
+    for item in media.items:
+        grids = grids_of(item)
+        if grids:
+            rows[item.ordinal] = sum(t * h * w for t, h, w in grids)
+    return rows
+
+
+def _identify(media: MediaView, context: Context, *, upstream: bool) -> tuple[list[Content], set[int]]:
+    """Each item's hash and pad value, and the places of the items that were hashed for it."""
+    policy = context.policy
+    contents, hashed = [], set()
+    for item in media.items:
+        digest, pad = item.hash, item.pad_value
+        if needs_hash(item, trust_client_hash=policy.trust_client_hash):
+            computed = HASHES[policy.hash](item)
+            if upstream:
+                check_recomputed(item, computed)
+            else:
+                pad = None
+            digest = computed
+            hashed.add(item.ordinal)
+        if pad is None:
+            assert digest is not None
+            pad = pad_value(item.modality, digest)
+        contents.append(_content(item, digest, pad))
+    return contents, hashed
+
+
+def _content(item: ItemView, digest: int | None, pad: int) -> Content:
+    source = item.feature if item.feature is not None else item.shm
+    if source is None:
+        return Content(item.ordinal, item.modality, digest, pad, item.tokens, None, None)
+    return Content(item.ordinal, item.modality, digest, pad, item.tokens, source.dtype, source.shape)
+
+
+def _leave(message: Message, edits: RequestEdits, gate: Gate, context: Context) -> Sequence[bytes | memoryview]:
+    """The frames that leave: the very ones that came, unless something was edited or the framing differs."""
+    policy = context.policy
+    if edits:
+        payload, added = edits.apply(policy.hoist_bytes)
+        aux = () if gate is Gate.STRIP else message.aux
+        return join_add(policy.egress_framing, payload, [*aux, *added])
+    if policy.ingress_framing is policy.egress_framing:
+        return message.frames
+    return join_add(policy.egress_framing, message.payload, message.aux)
