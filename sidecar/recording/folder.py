@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
-from sidecar.recording.format import Buffer, Direction, Framing, Record, RecordingError
-
-_TYPE_FRAMES: Final = (b"\x00", b"\x01")
+from sidecar.recording.format import Direction, Record, RecordingError
+from sidecar.wire.framing import TYPE_ABORT, TYPE_ADD, Framing
+from sidecar.wire.msgpack import Buffer
 
 
 def read_folder(folder: Path) -> Iterator[Record]:
@@ -48,13 +47,11 @@ def _message(root: Path, folder: Path, paths: list[Path]) -> Record:
         if int(path.stem) != number:
             raise RecordingError(f"{folder}: frame {number} is missing ({number}.bin)")
     frames: list[Buffer] = [path.read_bytes() for path in paths]
-    typed = len(frames) > 1 and frames[0] in _TYPE_FRAMES
+    typed = len(frames) > 1 and frames[0] in (TYPE_ADD, TYPE_ABORT)
     direction = Direction.INGRESS
     if folder.name == "out_frames":
         direction = Direction.EGRESS
     elif "engine2" in folder.name:
         direction = Direction.OUTPUT
     source = str(folder.relative_to(root)) if folder != root else folder.name
-    return Record(
-        frames, direction, Framing.TYPED if typed else Framing.NATIVE, metadata={"source": source}
-    )
+    return Record(frames, direction, Framing.TYPED if typed else Framing.NATIVE, metadata={"source": source})

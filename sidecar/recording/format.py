@@ -21,8 +21,9 @@ from typing import Any, Final
 import msgpack
 
 from sidecar.errors import UsageError
+from sidecar.wire.framing import Framing
+from sidecar.wire.msgpack import Buffer
 
-Buffer = bytes | bytearray | memoryview
 Scalar = str | int | float | bool | None
 
 MAGIC: Final = b"\x89SCREC\r\n"
@@ -86,13 +87,6 @@ class Direction(StrEnum):
     INGRESS = "ingress"
     EGRESS = "egress"
     OUTPUT = "output"
-
-
-class Framing(StrEnum):
-    """`[payload, *aux]` or `[type byte, payload, *aux]`."""
-
-    NATIVE = "native"
-    TYPED = "typed"
 
 
 _DIRECTIONS: Final = tuple(Direction)

@@ -74,18 +74,14 @@ class Reader:
         self._index: _Index | None = None
         self._folder: Path | None = None
         if Path(self.name).suffix.lower() in _PICKLES:
-            raise RecordingError(
-                f"{self.name}: pickles are never read; give a recording or a folder of raw frames"
-            )
+            raise RecordingError(f"{self.name}: pickles are never read; give a recording or a folder of raw frames")
         if self.name != "-" and os.path.isdir(self.name):
             self._folder = Path(self.name)
             self._file: BinaryIO | None = None
             self._seekable = False
             return
         self._file = (
-            os.fdopen(os.dup(sys.stdin.fileno()), "rb", _CHUNK)
-            if self.name == "-"
-            else open(self.name, "rb", _CHUNK)  # noqa: SIM115 - closed by close()
+            os.fdopen(os.dup(sys.stdin.fileno()), "rb", _CHUNK) if self.name == "-" else open(self.name, "rb", _CHUNK)  # noqa: SIM115 - closed by close()
         )
         self._seekable = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and self.name != "-"
         try:

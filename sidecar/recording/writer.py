@@ -16,7 +16,6 @@ from sidecar.recording.format import (
     INDEX_HEAD,
     INDEX_MAGIC,
     TRAILER,
-    Buffer,
     Kind,
     Record,
     RecordingError,
@@ -27,6 +26,7 @@ from sidecar.recording.format import (
     record_header,
 )
 from sidecar.recording.reader import Reader
+from sidecar.wire.msgpack import Buffer
 
 _IOV_MAX: Final = 1024
 _INDEX_MAX_ENTRIES: Final = 65536
@@ -178,5 +178,3 @@ class Writer:
                 self.full = True
             raise
         self._offset += total
-
-

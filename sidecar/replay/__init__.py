@@ -1,0 +1,1 @@
+"""Sending recordings, measuring what comes of it, and comparing what came out."""
