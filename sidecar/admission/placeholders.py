@@ -75,11 +75,14 @@ def placeholder_ids(media: MediaView, spec: ModelSpec) -> dict[Modality, int]:
     return known
 
 
-def check_placeholders(ids: IdList, spans: Sequence[Span], runs: Sequence[IdRun], known: dict[Modality, int]) -> None:
+def check_placeholders(
+    ids: IdList, spans: Sequence[Span], runs: Sequence[IdRun], known: Mapping[Modality, int], spec: ModelSpec
+) -> None:
     """`placeholder_mismatch`: a span that is not all placeholder, or a placeholder that no span covers.
 
     `runs` are the spans' places in the bytes. Where no placeholder id is known, a span must be one
-    repeated id.
+    repeated id; with M-RoPE every modality that the model can encode has one, and the rest is refused
+    as a modality.
     """
     for span, run in zip(spans, runs, strict=True):
         expected = known.get(span.item.modality)
