@@ -13,6 +13,7 @@ from .numpy_fill import fill_numpy
 from .plan import Plan
 from .planner import Ids, Planner
 from .registry import FAMILIES, Reference, bind
+from .runs import Media, items_from_ids
 
 __all__ = [
     "ARCHITECTURES",
@@ -20,10 +21,12 @@ __all__ = [
     "MODEL_TYPES",
     "NO_MROPE_MODEL_TYPES",
     "Ids",
+    "Media",
     "MediaItem",
     "Plan",
     "Planner",
     "Reference",
     "bind",
     "fill_numpy",
+    "items_from_ids",
 ]

@@ -7,9 +7,7 @@ transformers 5.24, `Qwen2VLModel.get_rope_index` and `get_vision_position_ids`, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +16,6 @@ from sidecar.wire.tokenspeed import Modality
 from .media import MediaItem, check_ticks, merged_grids
 from .plan import frames
 from .planner import Block, GridPlanner, image_block
-
-
-def merge_size(config: Mapping[str, Any]) -> int:
-    """`vision_config.spatial_merge_size`; 2 is the default of every config class of this line."""
-    return int((config.get("vision_config") or {}).get("spatial_merge_size", 2))
 
 
 class Qwen2Vl(GridPlanner):

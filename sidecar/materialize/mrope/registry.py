@@ -7,8 +7,14 @@ from typing import Any, Final, Literal
 
 from sidecar.errors import ConfigError
 
-from . import qwen_vl
+from .glm_image import GlmImage
+from .hunyuan import HunyuanVl, HyV4Vl, hunyuan_axes
+from .minicpm import bind_minicpm
 from .planner import Planner
+from .qwen2_5_omni import Qwen25Omni
+from .qwen3_omni import Qwen3Omni
+from .qwen3_omni_engine import Qwen3OmniEngine
+from .qwen_vl import Ernie45Vl, Qwen2Vl, Qwen3Vl, Qwen25Vl, Qwen35Engine
 
 Reference = Literal["engine", "transformers"]
 """Whose arithmetic to reproduce, where a family has more than one."""
@@ -16,30 +22,48 @@ Reference = Literal["engine", "transformers"]
 Factory = Callable[[Mapping[str, Any], Reference], Planner]
 
 
+def _vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config.get("vision_config") or {}
+
+
+def _merge(config: Mapping[str, Any]) -> int:
+    return int(_vision(config).get("spatial_merge_size", 2))
+
+
 def _qwen3_5(config: Mapping[str, Any], reference: Reference) -> Planner:
-    merge = qwen_vl.merge_size(config)
-    return qwen_vl.Qwen35Engine(merge) if reference == "engine" else qwen_vl.Qwen3Vl(merge)
+    return Qwen35Engine(_merge(config)) if reference == "engine" else Qwen3Vl(_merge(config))
 
 
-def _qwen2_5_vl(config: Mapping[str, Any], reference: Reference) -> Planner:
-    rate = (config.get("vision_config") or {}).get("tokens_per_second", 4)
-    return qwen_vl.Qwen25Vl(qwen_vl.merge_size(config), rate)
+def _qwen2_5_omni(config: Mapping[str, Any], reference: Reference) -> Planner:
+    thinker = config.get("thinker_config") or config
+    rate, seconds = thinker.get("position_id_per_seconds", 25), thinker.get("seconds_per_chunk", 2)
+    return Qwen25Omni(_merge(thinker), rate, seconds)
 
 
-def _ernie(config: Mapping[str, Any], reference: Reference) -> Planner:
-    temporal = (config.get("vision_config") or {}).get("temporal_merge_size", 2)
-    return qwen_vl.Ernie45Vl(qwen_vl.merge_size(config), temporal)
+def _qwen3_omni(config: Mapping[str, Any], reference: Reference) -> Planner:
+    thinker = config.get("thinker_config") or config
+    seconds = float(thinker.get("seconds_per_chunk", 2.0))
+    if reference == "engine":
+        return Qwen3OmniEngine(_merge(thinker), float(thinker.get("position_id_per_seconds", 13)), seconds)
+    window = (thinker.get("audio_config") or {}).get("n_window", 50)
+    return Qwen3Omni(_merge(thinker), thinker.get("position_id_per_seconds", 25), seconds, window)
 
 
 FAMILIES: Final[Mapping[str, Factory]] = {
-    "qwen2_vl": lambda config, reference: qwen_vl.Qwen2Vl(qwen_vl.merge_size(config)),
-    "qwen2_5_vl": _qwen2_5_vl,
-    "ernie4_5_vl_moe": _ernie,
-    "qwen3_vl": lambda config, reference: qwen_vl.Qwen3Vl(qwen_vl.merge_size(config)),
+    "qwen2_vl": lambda config, _: Qwen2Vl(_merge(config)),
+    "qwen2_5_vl": lambda config, _: Qwen25Vl(_merge(config), _vision(config).get("tokens_per_second", 4)),
+    "ernie4_5_vl_moe": lambda config, _: Ernie45Vl(_merge(config), _vision(config).get("temporal_merge_size", 2)),
+    "qwen3_vl": lambda config, _: Qwen3Vl(_merge(config)),
     "qwen3_5": _qwen3_5,
-    "glm4v": lambda config, reference: qwen_vl.Qwen3Vl(qwen_vl.merge_size(config)),
+    "glm4v": lambda config, _: Qwen3Vl(_merge(config)),
+    "glm_image": lambda config, _: GlmImage(1),
+    "hunyuan_vl": lambda config, _: HunyuanVl(_merge(config), hunyuan_axes(config)),
+    "hy_v4_vl": lambda config, _: HyV4Vl(_merge(config)),
+    "qwen2_5_omni": _qwen2_5_omni,
+    "qwen3_omni_moe": _qwen3_omni,
+    "minicpmv4_7": lambda config, _: bind_minicpm(config),
 }
-"""Family name → what makes its planner from a config."""
+"""Family name → what makes its planner from a config. Missing keys have the config class's defaults."""
 
 
 def bind(family: str, config: Mapping[str, Any], reference: Reference = "engine") -> Planner:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sidecar.materialize.mrope import MediaItem
+from sidecar.materialize.mrope import Media, MediaItem
 from sidecar.wire.tokenspeed import Modality
 
 DATA = Path(__file__).parents[2] / "data" / "mrope"
@@ -62,3 +62,18 @@ def tokenspeed_items(case: dict[str, Any]) -> list[MediaItem]:
             )
         )
     return items
+
+
+def media_of(case: dict[str, Any]) -> Media:
+    """The media of a transformers case. Its seconds were a float32 tensor."""
+    seconds = case.get("second_per_grid_ts", case.get("video_second_per_grid"))
+    return Media(
+        case.get("image_grid_thw", ()),
+        case.get("video_grid_thw", ()),
+        seconds,
+        None if seconds is None else "float32",
+        case.get("audio_seqlens"),
+        case.get("use_audio_in_video", False),
+        case.get("target_sizes"),
+        case.get("target_sizes_videos"),
+    )
