@@ -71,7 +71,7 @@ def _check_pattern(value: Any) -> Any:
         try:
             re.compile(value)
         except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
+            raise ValueError(str(error)) from None
     return value
 
 

@@ -211,7 +211,10 @@ def test_problems_of_all_sources_and_kinds_come_together(tmp_path):
         ("materialize.device=gpu", 'expected "auto", "cpu", "cuda" or "cuda:1"'),
         ("materialize.hoist_bytes=-1", "expected a number of bytes, or a size"),
         ("admission.control_tags=AbortReq", 'expected a list of names, such as ["AbortReq"]'),
-        ("admission.shared_memory_pattern=(", "expected a regular expression (not a regular expression: missing"),
+        (
+            "admission.shared_memory_pattern=(",
+            "expected a regular expression (missing ), unterminated subpattern at position 0)",
+        ),
         ("limits.message_bytes=3 furlongs", "expected a number of bytes above 0, or a size"),
         ("limits.message_bytes=0.5 B", "expected a number of bytes above 0, or a size"),
         ("limits.message_bytes=true", "limits.message_bytes = true (--set): expected a number of bytes"),
