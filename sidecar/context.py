@@ -39,7 +39,8 @@ class Context:
 
     `now` is a steady clock in seconds, `probe` looks at shared memory, `fill` writes out a plan of
     M-RoPE positions (on whatever device), `planner` is None for a model without M-RoPE. The memories
-    belong to one thread: they are asked by any, and written by `pipeline.commit` alone.
+    belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
+    the ends of text requests that have passed every rule; it belongs to the TokenSpeed dialect.
     """
 
     spec: ModelSpec
@@ -51,6 +52,7 @@ class Context:
     rids: RidMemory = field(default_factory=lambda: RidMemory(30.0))
     contents: ContentMemory = field(default_factory=lambda: ContentMemory(30.0))
     segments: SegmentMemory = field(default_factory=SegmentMemory)
+    tails: dict[tuple[int, bytes], int] = field(default_factory=dict)
 
     @classmethod
     def from_settings(

@@ -39,8 +39,10 @@ from sidecar.outcome import Envelope, Kind, Lap, MediaNote, Outcome, Result
 from sidecar.wire.framing import Message, join_add
 from sidecar.wire.ids import IdList, IdRun, locate
 from sidecar.wire.media import ItemView, MediaView, read_handles, read_media
+from sidecar.wire.msgpack import Buffer
 from sidecar.wire.pads import pad_value
 from sidecar.wire.request import RequestView, read_request, read_rid
+from sidecar.wire.text import TextRequest, match_text
 from sidecar.wire.tokenspeed import Request
 
 SLOW_HASH_BYTES: Final = 64 * 1024
@@ -50,9 +52,21 @@ SLOW_PROMPT_IDS: Final = 1 << 14
 """Filling and encoding positions for this many ids takes milliseconds."""
 
 
+MAX_TAIL_BYTES: Final = 512
+MAX_TAILS: Final = 1024
+
+
 class _Read(NamedTuple):
     request: RequestView
     media: MediaView | None
+    text: TextRequest | None
+
+
+class _KnownText(NamedTuple):
+    """A text request whose fields behind the ids have passed before; its sampling params take so many bytes."""
+
+    text: TextRequest
+    sampling_bytes: int
 
 
 class _Placed(NamedTuple):
@@ -76,6 +90,12 @@ class TokenSpeed:
     def read(self, message: Message, nbytes: int, context: Context) -> Envelope:
         """Read the rid, then the spans of the request and of its media."""
         payload = message.payload
+        text = match_text(payload) if isinstance(payload, bytes) else None
+        if text is not None:
+            known = context.tails.get((text.fields, text.tail))
+            limits = context.policy.limits
+            if known is not None and nbytes <= limits.message_bytes and len(message.frames) <= limits.frames:
+                return Envelope(Kind.GENERATE, message, nbytes, self.name, text.rid, content=_KnownText(text, known))
         rid, _, _ = read_rid(payload)
         if rid is None:
             what = f"no rid can be read from a payload of {len(payload)} bytes"
@@ -93,14 +113,16 @@ class TokenSpeed:
                 at, end = array.bounds[Request.MULTIMODAL_INPUTS : Request.MULTIMODAL_INPUTS + 2]
                 media = read_media(payload, at, end, message.aux, max_items=limits.items, max_depth=limits.nesting)
                 envelope.slow = media is not None and _is_slow(request, media, context)
-            envelope.content = _Read(request, media)
+            envelope.content = _Read(request, media, text)
         except Rejection as rejection:
             envelope.rejection = rejection
         return envelope
 
     def process(self, envelope: Envelope, context: Context, lap: Lap) -> Outcome:
         """Admit and materialize. Raises `Rejection`."""
-        request, media = envelope.content
+        if isinstance(envelope.content, _KnownText):
+            return self._process_known_text(envelope, envelope.content, context, lap)
+        request, media, text = envelope.content
         spec, policy = context.spec, context.policy
         array = request.array
         edits = RequestEdits(request, media, envelope.message.aux, tensor_metadata=policy.engine_kind == "tokenspeed")
@@ -133,7 +155,40 @@ class TokenSpeed:
         lap("positions" if outcome.delta is not None else "admit")
         outcome.messages = [_leave(envelope.message, edits, gate, context)]
         lap("edit")
+        plain = gate is Gate.TEXT and request.unpadded is None and not preset
+        if text is not None and plain and len(text.tail) <= MAX_TAIL_BYTES:
+            if len(context.tails) >= MAX_TAILS:
+                context.tails.clear()
+            if not request.flag(Request.RETURN_LOGPROB):
+                context.tails[text.fields, text.tail] = len(span)
         return outcome
+
+    def _process_known_text(self, envelope: Envelope, known: _KnownText, context: Context, lap: Lap) -> Outcome:
+        """A text request that needs its ids, its length and its seed looked at, and nothing else.
+
+        3.9 us in place of 15.5 for a request of 266 ids: the types of the other fields, the sampling
+        params and the gate depend on bytes that have passed before.
+        """
+        text, sampling_bytes = known
+        policy, vocabulary = context.policy, context.spec.vocab_size
+        message = envelope.message
+        final = None
+        if policy.finalize_sampling:
+            final = finalize(text.tail[:sampling_bytes], text.rid, vocabulary)
+        if policy.token_ids == "strict":
+            check_ids(text.ids, None, context.spec)
+        check_length(text.ids, policy.max_model_len)
+        lap("admit")
+        frames: Sequence[Buffer]
+        if final is not None:
+            payload = b"".join((message.payload[: text.ids.end], final, text.tail[sampling_bytes:]))
+            frames = join_add(policy.egress_framing, payload, message.aux)
+            lap("edit")
+        elif policy.ingress_framing is policy.egress_framing:
+            frames = message.frames
+        else:
+            frames = join_add(policy.egress_framing, message.payload, message.aux)
+        return Outcome(Kind.GENERATE, Result.FORWARDED, self.name, text.rid, messages=[frames])
 
     def _materialize(
         self,
@@ -204,8 +259,8 @@ class TokenSpeed:
         """The refused request, its orphaned segments, and the text that it came with if it had one."""
         assert envelope.rid is not None
         payload = envelope.message.payload
-        read: _Read | None = envelope.content
-        preset = read.request.text(Request.VALIDATION_ERROR) if read is not None else None
+        read = envelope.content
+        preset = read.request.text(Request.VALIDATION_ERROR) if isinstance(read, _Read) else None
         frames = rejected_request(payload, envelope.rid, preset or error, context.policy.egress_framing)
         names: Sequence[str] = ()
         if reason != Reason.DUPLICATE_RID:
@@ -320,7 +375,7 @@ def _content(item: ItemView, digest: int | None, pad: int) -> Content:
     return Content(item.ordinal, item.modality, digest, pad, item.tokens, source.dtype, source.shape)
 
 
-def _leave(message: Message, edits: RequestEdits, gate: Gate, context: Context) -> Sequence[bytes | memoryview]:
+def _leave(message: Message, edits: RequestEdits, gate: Gate, context: Context) -> Sequence[Buffer]:
     """The frames that leave: the very ones that came, unless something was edited or the framing differs."""
     policy = context.policy
     if edits:
