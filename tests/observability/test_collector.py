@@ -13,7 +13,7 @@ from sidecar.observability import catalog
 from sidecar.observability.collector import make_registry, render
 from sidecar.observability.metrics import Metrics
 
-CONTRACT = [
+CONTRACT = (
     "sidecar_messages_received_total{kind}",
     "sidecar_requests_total{dialect,outcome}",
     "sidecar_aborts_total{outcome}",
@@ -28,7 +28,7 @@ CONTRACT = [
     "sidecar_media_tokens_total{modality}",
     "sidecar_event_loop_lag_seconds",
     "sidecar_engine_connected",
-]
+)
 """The names that dashboards outside this repository use, with their labels."""
 
 
