@@ -13,6 +13,7 @@ from sidecar.admission.memory import ContentMemory, RidMemory
 from sidecar.admission.policy import Limits, Policy
 from sidecar.admission.shm import SegmentMemory, SegmentProbe, SegmentStat
 from sidecar.materialize.mrope import Plan, Planner, bind, fill_numpy
+from sidecar.materialize.placeholders import Encoder, NativePlaceholder, native_placeholder
 from sidecar.model import ModelSpec
 from sidecar.settings import Settings
 from sidecar.wire.framing import Framing
@@ -38,7 +39,9 @@ class Context:
     """The model, the policy, the memories, and the few things that the core is lent.
 
     `now` is a steady clock in seconds, `probe` looks at shared memory, `fill` writes out a plan of
-    M-RoPE positions (on whatever device), `planner` is None for a model without M-RoPE. The memories
+    M-RoPE positions (on whatever device), `planner` is None for a model without M-RoPE. `native` is
+    the model's own placeholder where the engine searches for it, `encoder` the tokenizer of a model
+    whose full sequence has text in it. The memories
     belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
     the ends of text requests that have passed every rule; it belongs to the TokenSpeed dialect.
     """
@@ -49,6 +52,8 @@ class Context:
     now: Callable[[], float] = _no_time
     probe: SegmentProbe = field(default_factory=NoSegments)
     fill: Callable[[Plan], NDArray[Any]] = fill_numpy
+    native: NativePlaceholder | None = None
+    encoder: Encoder | None = None
     rids: RidMemory = field(default_factory=lambda: RidMemory(30.0))
     contents: ContentMemory = field(default_factory=lambda: ContentMemory(30.0))
     segments: SegmentMemory = field(default_factory=SegmentMemory)
@@ -63,9 +68,13 @@ class Context:
         now: Callable[[], float] = _no_time,
         probe: SegmentProbe | None = None,
         fill: Callable[[Plan], NDArray[Any]] = fill_numpy,
+        encoder: Encoder | None = None,
         exact_rids: bool = False,
     ) -> Context:
-        """The context of a configuration. `exact_rids` is for a shell that sees the engine's outputs."""
+        """The context of a configuration. `exact_rids` is for a shell that sees the engine's outputs.
+
+        Raises `ConfigError` for a model whose metadata the engine's placeholders cannot be made from.
+        """
         window = settings.admission.duplicate_window_s
         family = spec.mrope_family
         return cls(
@@ -75,6 +84,8 @@ class Context:
             now=now,
             probe=probe if probe is not None else NoSegments(),
             fill=fill,
+            native=native_placeholder(spec, settings.engine.kind, encoder),
+            encoder=encoder,
             rids=RidMemory(window, exact=exact_rids),
             contents=ContentMemory(window),
         )

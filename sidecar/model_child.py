@@ -16,13 +16,18 @@ from typing import Any
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"config": …}`, or `{"problem": …}` with the reason why there is none."""
+    """`{"config": …}` or `{"ids": …}`, or `{"problem": …}` with the reason why there is none."""
     try:
         if question["action"] == "download":
             from huggingface_hub import hf_hub_download
 
             file = hf_hub_download(question["path"], "config.json")
             return {"config": json.loads(Path(file).read_bytes())}
+        if question["action"] == "encode":
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(question["path"], trust_remote_code=question["trust_remote_code"])
+            return {"ids": list(tokenizer.encode(question["text"], add_special_tokens=False))}
         if question["trust_remote_code"]:
             from transformers import AutoConfig
 

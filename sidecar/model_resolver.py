@@ -80,6 +80,13 @@ def complete(found: Found, trust_remote_code: bool) -> Answer:
     return Answer(reply.get("config", {}), reply.get("problem", ""))
 
 
+def encode(source: str, text: str, trust_remote_code: bool) -> list[int] | None:
+    """The ids of a text by the model's own tokenizer, without special tokens; None if it cannot be loaded."""
+    reply = _ask({"action": "encode", "path": source, "text": text, "trust_remote_code": trust_remote_code})
+    ids = reply.get("ids")
+    return ids if isinstance(ids, list) else None
+
+
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(file.read_bytes())

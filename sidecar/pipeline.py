@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from sidecar.admission.control import check_control, encode_abort_list, encode_abort_req, parse_abort_list
+from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.base import Dialect
-from sidecar.dialects.tokenspeed import TokenSpeed, check_size
+from sidecar.dialects.preprocessed import Preprocessed
+from sidecar.dialects.tokenspeed import TokenSpeed
 from sidecar.errors import Reason, Rejection
 from sidecar.outcome import Envelope, Kind, Lap, Outcome, Result, no_lap
 from sidecar.wire.framing import TYPE_ABORT, Framing, Message, read_tag, split
@@ -26,7 +28,7 @@ from sidecar.wire.tokenspeed import ABORT_TAG, GENERATE_TAG
 
 logger = logging.getLogger(__name__)
 
-DIALECTS: Final[Sequence[Dialect]] = (TokenSpeed(),)
+DIALECTS: Final[Sequence[Dialect]] = (Preprocessed(), TokenSpeed())
 """Asked in order; the last one takes everything that is left."""
 
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
@@ -59,7 +61,7 @@ def open_message(frames: Sequence[Buffer], context: Context) -> Envelope:
 def _open_control(message: Message, nbytes: int, tag: str, context: Context) -> Envelope:
     kind = Kind.ABORT if tag == ABORT_TAG else Kind.CONTROL
     try:
-        check_size(message, nbytes, context)
+        check_size(message, nbytes, context.policy.limits)
         control = check_control(message.payload, context.policy.control_tags)
     except Rejection as rejection:
         return Envelope(kind, message, nbytes, rejection=rejection)
@@ -149,10 +151,10 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
     What another request has claimed since `process` looked is claimed no more: the outcome is then a
     refusal or, for a rid, nothing.
     """
-    if outcome.kind is not Kind.GENERATE or outcome.result is Result.DROPPED or outcome.rid is None:
+    if outcome.kind is not Kind.GENERATE or outcome.result is Result.DROPPED:
         return outcome
     now = context.now()
-    if context.rids.is_live(outcome.rid, now):
+    if outcome.rid is not None and context.rids.is_live(outcome.rid, now):
         assert outcome.envelope is not None
         return _duplicate(outcome.envelope)
     if outcome.contents:
@@ -167,8 +169,8 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
             context.contents.forwarded(outcome.contents, now)
             for name, identity in outcome.segments.items():
                 context.segments.forwarded(name, identity, now)
-    assert outcome.rid is not None
-    context.rids.forwarded(outcome.rid, now)
+    if outcome.rid is not None:
+        context.rids.forwarded(outcome.rid, now)
     return outcome
 
 

@@ -12,20 +12,20 @@ RESERVED_TOKENS: Final = 2
 """The scheduler takes prompts of at most max_model_len - 2 ids."""
 
 
-def check_ids(ids: IdList | None, unpadded: IdList | None, spec: ModelSpec) -> None:
+def check_ids(ids: IdList | None, unpadded: IdList | None, spec: ModelSpec, *, name: str = "input_ids") -> None:
     """`token_ids_invalid`: an id that is no integer in [0, 2^31), or in the unpadded ids one past the vocabulary."""
     vocabulary = min(spec.vocab_size or MAX_TOKEN_ID, MAX_TOKEN_ID)
     if ids is not None:
-        prove_ids(ids, MAX_TOKEN_ID if unpadded is not None else vocabulary, "input_ids")
+        prove_ids(ids, MAX_TOKEN_ID if unpadded is not None else vocabulary, name)
     if unpadded is not None:
         prove_ids(unpadded, vocabulary, "input_ids_unpadded")
 
 
-def check_length(ids: IdList | None, max_model_len: int | None) -> IdList:
+def check_length(ids: IdList | None, max_model_len: int | None, *, name: str = "input_ids") -> IdList:
     """`prompt_empty` and `prompt_too_long`; returns the prompt, which is there."""
     if ids is None or ids.n == 0:
         what = "nil" if ids is None else "empty"
-        raise Rejection(Reason.PROMPT_EMPTY, f"input_ids is {what}; the scheduler needs at least one id")
+        raise Rejection(Reason.PROMPT_EMPTY, f"{name} is {what}; the scheduler needs at least one id")
     if max_model_len is not None and ids.n > max_model_len - RESERVED_TOKENS:
         raise Rejection(
             Reason.PROMPT_TOO_LONG,

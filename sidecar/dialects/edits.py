@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sidecar.admission.memory import Content
 from sidecar.materialize.metadata import pack_plain
-from sidecar.wire.media import MediaView
+from sidecar.wire.media import ItemView, MediaView, pack_offsets
 from sidecar.wire.msgpack import NIL, Buffer, pack_int
 from sidecar.wire.request import RequestView, default_field
 from sidecar.wire.spans import Edit, set_fields, splice
@@ -68,6 +68,13 @@ class RequestEdits:
             if item.pad_value != content.pad_value:
                 fields[Item.PAD_VALUE] = pack_int(content.pad_value)
             self._edits.extend(set_fields(item.array, fields, _nil))
+
+    def set_offsets(self, items: Sequence[ItemView]) -> None:
+        """Give items new offsets, in the order of the media's own."""
+        assert self._media is not None
+        for old, new in zip(self._media.items, items, strict=True):
+            if old.offsets != new.offsets:
+                self._edits.extend(set_fields(old.array, {Item.OFFSETS: pack_offsets(new.offsets or ())}, _nil))
 
     def set_positions(self, positions: NDArray[Any], delta: Any) -> None:
         """Give the request its M-RoPE positions [axes, n], and its delta where it has none."""

@@ -27,6 +27,7 @@ from sidecar.admission.positions import Ownership, check_delta, check_positions
 from sidecar.admission.prompt import check_ids, check_length
 from sidecar.admission.sampling_finalize import LogprobQuery, finalize
 from sidecar.admission.shm import check_segments, orphans
+from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.edits import RequestEdits
 from sidecar.dialects.rejected import rejected_request
@@ -34,6 +35,7 @@ from sidecar.errors import Reason, Rejection
 from sidecar.materialize.hashing import HASHES
 from sidecar.materialize.metadata import grids_of, media_item
 from sidecar.materialize.mrope import Plan
+from sidecar.materialize.placeholders import FORMS, Form, convert_raw, expand
 from sidecar.materialize.substitute import substitute
 from sidecar.outcome import Envelope, Kind, Lap, MediaNote, Outcome, Result
 from sidecar.wire.framing import Message, join_add
@@ -43,7 +45,7 @@ from sidecar.wire.msgpack import Buffer
 from sidecar.wire.pads import pad_value
 from sidecar.wire.request import RequestView, read_request, read_rid
 from sidecar.wire.text import TextRequest, match_text
-from sidecar.wire.tokenspeed import Request
+from sidecar.wire.tokenspeed import Modality, Request
 
 SLOW_HASH_BYTES: Final = 64 * 1024
 """Hashing this much takes as long as a text request altogether."""
@@ -105,7 +107,7 @@ class TokenSpeed:
         envelope = Envelope(Kind.GENERATE, message, nbytes, self.name, rid)
         limits = context.policy.limits
         try:
-            check_size(message, nbytes, context)
+            check_size(message, nbytes, limits)
             request = read_request(payload, rid, limits.nesting)
             array = request.array
             media = None
@@ -151,7 +153,10 @@ class TokenSpeed:
             edits.strip_media()
         elif gate is Gate.MATERIALIZE:
             assert media is not None
-            self._materialize(request, media, context, edits, outcome, lap, preset=preset)
+            if FORMS[policy.engine_kind] is Form.FULL:
+                self._materialize(request, media, context, edits, outcome, lap, preset=preset)
+            else:
+                self._convert(request, media, context, edits)
         lap("positions" if outcome.delta is not None else "admit")
         outcome.messages = [_leave(envelope.message, edits, gate, context)]
         lap("edit")
@@ -206,6 +211,13 @@ class TokenSpeed:
         upstream = request.unpadded is not None
         prompt = request.unpadded if request.unpadded is not None else request.ids
         assert prompt is not None
+        expanded = None
+        if policy.expand_placeholders and not upstream:
+            check_offsets(media.items, prompt.n)
+            expanded = expand(prompt, media, context.spec, context.encoder)
+            if expanded is not None:
+                prompt, media = expanded
+                check_length(prompt, policy.max_model_len)
         placed = _place(prompt, media, context)
         check_present(media.items)
         check_features(media.items, context.spec, _feature_rows(media))
@@ -248,12 +260,25 @@ class TokenSpeed:
             fills = [(pads[span.item.ordinal], run_length(span)) for span in placed.spans]
             edits.request[Request.INPUT_IDS] = substitute(prompt, placed.runs, fills)
             edits.request[Request.INPUT_IDS_UNPADDED] = bytes(prompt.span)
+            if expanded is not None:
+                edits.set_offsets(media.items)
             edits.set_contents(contents, hashed)
             outcome.substituted = sum(count for _, count in fills)
         if compute and not (upstream and any(field is not None for field in fields)):
             assert placed.plan is not None
             edits.set_positions(context.fill(placed.plan), placed.plan.delta)
             outcome.delta = int(placed.plan.delta)
+
+    def _convert(self, request: RequestView, media: MediaView, context: Context, edits: RequestEdits) -> None:
+        """The placeholders of an engine that processes media itself. Media that is processed already is left alone."""
+        if request.unpadded is not None or not all(_is_raw(item) for item in media.items):
+            return
+        assert request.ids is not None
+        images = sum(item.modality is Modality.IMAGE for item in media.items)
+        converted = convert_raw(request.ids, images, context.policy.engine_kind, context.native, context.spec)
+        if converted is not None:
+            check_length(converted, context.policy.max_model_len)
+            edits.request[Request.INPUT_IDS] = bytes(converted.span)
 
     def reject(self, envelope: Envelope, reason: str, error: str, context: Context) -> Outcome:
         """The refused request, its orphaned segments, and the text that it came with if it had one."""
@@ -277,19 +302,10 @@ class TokenSpeed:
         )
 
 
-def check_size(message: Message, nbytes: int, context: Context) -> None:
-    """`too_large`: more bytes or more frames than a message may have."""
-    limits = context.policy.limits
-    if nbytes > limits.message_bytes:
-        raise Rejection(
-            Reason.TOO_LARGE,
-            f"the message has {nbytes} bytes; the limit is {limits.message_bytes} (limits.message_bytes)",
-        )
-    if len(message.frames) > limits.frames:
-        raise Rejection(
-            Reason.TOO_LARGE,
-            f"the message has {len(message.frames)} frames; the limit is {limits.frames} (limits.frames)",
-        )
+def _is_raw(item: ItemView) -> bool:
+    """Whether nobody has processed an item yet: it only says that there is one."""
+    sources = (item.feature, item.shm, item.encoded, item.deepstack, item.hash, item.pad_value)
+    return not item.offsets and not item.handshake and all(source is None for source in sources)
 
 
 def _is_slow(request: RequestView, media: MediaView, context: Context) -> bool:
