@@ -24,6 +24,7 @@ MAX_TOKEN_ID: Final = 2**31
 """Ids are int32 in the engine's scheduler: the first id that is too large."""
 
 _LONGEST_INT: Final = 9
+_LONGEST_ID: Final = 5
 _UINT16: Final = 0xCD
 _UINT16_VALUES: Final = 1 << 16
 
@@ -224,9 +225,15 @@ def find_all(ids: IdList, token_id: int) -> list[tuple[int, int, int]]:
     found = []
     hit = data.find(needle, pos)
     while hit >= 0:
-        # As many elements as surely end before the hit, however long they are; then the last few singly.
-        while (safe := (hit - pos) // _LONGEST_INT) > 1:
-            at, pos = at + safe, _forward(data, pos, end, safe)
+        # As many elements as end before the hit if none is longer than an id needs; if one is, fewer.
+        while (steps := (hit - pos) // _LONGEST_ID) > 1:
+            after = _forward(data, pos, end, steps)
+            if after > hit:
+                steps = (hit - pos) // _LONGEST_INT
+                after = _forward(data, pos, end, steps)
+            if not steps:
+                break
+            at, pos = at + steps, after
         after = skip(data, pos, end)
         while after <= hit:
             at, pos = at + 1, after
