@@ -227,13 +227,13 @@ def find_all(ids: IdList, token_id: int) -> list[tuple[int, int, int]]:
     while hit >= 0:
         # As many elements as end before the hit if none is longer than an id needs; if one is, fewer.
         while (steps := (hit - pos) // _LONGEST_ID) > 1:
-            after = _forward(data, pos, end, steps)
-            if after > hit:
+            reached = advance(data, pos, end, steps)
+            if reached is None or reached > hit:
                 steps = (hit - pos) // _LONGEST_INT
-                after = _forward(data, pos, end, steps)
+                reached = _forward(data, pos, end, steps)
             if not steps:
                 break
-            at, pos = at + steps, after
+            at, pos = at + steps, reached
         after = skip(data, pos, end)
         while after <= hit:
             at, pos = at + 1, after
