@@ -56,10 +56,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    from sidecar.cli.console import open_console
     from sidecar.inspection.document import document
     from sidecar.inspection.page import read_page
     from sidecar.inspection.source import Source
-    from sidecar.inspection.terminal import open_console, print_line, print_page, print_rules
+    from sidecar.inspection.terminal import print_line, print_page, print_rules
 
     source = Source(args.file)
     judge = None if args.no_rules else _judge(args, memory=source.is_stream)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final, TextIO, cast
+from typing import Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -29,34 +26,8 @@ _STYLES: Final = {
     "unsound": ("✗", "red"),
     "drop": ("✗", "red"),
 }
-_WIDTH: Final = 120
-"""Columns where the output is no terminal."""
-
 _INDENT: Final = 2
 _MARGIN: Final = 14
-
-
-class Trimmed(io.TextIOBase):
-    """A text file that writes no blanks at the ends of lines: a table pads its last column."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, text: str) -> int:
-        """Write what may be many lines."""
-        return self._file.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
-
-    def flush(self) -> None:
-        """Flush the file."""
-        self._file.flush()
-
-
-def open_console() -> Console:
-    """The console of standard output; of a fixed width where it is no terminal."""
-    if sys.stdout.isatty():
-        return Console(highlight=False)
-    width = None if "COLUMNS" in os.environ else _WIDTH
-    return Console(file=cast(TextIO, Trimmed(sys.stdout)), width=width, highlight=False)
 
 
 def print_page(
