@@ -24,11 +24,17 @@ def check_present(items: Sequence[ItemView]) -> None:
 def check_features(items: Sequence[ItemView], spec: ModelSpec, rows: Mapping[int, int]) -> None:
     """`feature_invalid`: a feature that the encoder cannot take.
 
-    A feature must not be 0-d or empty. Where the config states patch sizes, its rank, the sizes of its
-    trailing dimensions and its number of rows must fit; `rows` has the rows that an item's grids make,
-    by the item's place, for the families that have grids.
+    An encoding must have a row a token. A feature must not be 0-d or empty. Where the config states
+    patch sizes, its rank, the sizes of its trailing dimensions and its number of rows must fit; `rows`
+    has the rows that an item's grids make, by the item's place, for the families that have grids.
     """
     for item in items:
+        if item.encoded is not None and (len(item.encoded.shape) != 2 or item.encoded.shape[0] != item.tokens):
+            raise Rejection(
+                Reason.FEATURE_INVALID,
+                f"item {item.ordinal}: the encoding has the shape {list(item.encoded.shape)}; "
+                f"expected [{item.tokens}, hidden size], a row a token",
+            )
         shape = item.feature.shape if item.feature is not None else item.shm.shape if item.shm is not None else None
         if shape is None:
             continue

@@ -30,6 +30,9 @@ class Ownership(Enum):
 
 def check_positions(media: MediaView, n: int, axes: int, policy: Policy) -> Ownership:
     """`mrope_invalid`: positions that are no integers of shape [axes, n], or a delta without a value."""
+    scalar = media.delta_scalar
+    if scalar is not None and scalar >= _INT64_LIMIT:
+        raise _bad(f"mrope_position_delta_scalar is {scalar}, which does not fit int64")
     if media.delta is not None:
         delta_value(media.delta)
     positions = media.positions

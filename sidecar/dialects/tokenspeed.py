@@ -37,6 +37,7 @@ from sidecar.materialize.metadata import grids_of, media_item
 from sidecar.materialize.mrope import Plan
 from sidecar.materialize.placeholders import FORMS, Form, convert_raw, expand
 from sidecar.materialize.substitute import substitute
+from sidecar.model import ModelSpec
 from sidecar.outcome import Envelope, Kind, Lap, MediaNote, Outcome, Result
 from sidecar.wire.framing import Message, join_add
 from sidecar.wire.ids import IdList, IdRun, locate
@@ -144,13 +145,15 @@ class TokenSpeed:
             sampling.check(span)
         if policy.token_ids == "strict":
             check_ids(request.ids, request.unpadded, spec)
-        check_length(request.ids, policy.max_model_len)
+        ids = check_length(request.ids, policy.max_model_len)
         outcome = Outcome(Kind.GENERATE, Result.FORWARDED, self.name, request.rid)
 
-        gate = check_gate(media is not None, spec, policy)
+        gate = check_gate(media is not None and bool(media.items), spec, policy)
         preset = bool(request.text(Request.VALIDATION_ERROR))
         if gate is Gate.STRIP:
             edits.strip_media()
+        elif media is not None and gate is Gate.TEXT:
+            check_positions(media, ids.n, 3, policy)
         elif gate is Gate.MATERIALIZE:
             assert media is not None
             if FORMS[policy.engine_kind] is Form.FULL:
@@ -160,7 +163,7 @@ class TokenSpeed:
         lap("positions" if outcome.delta is not None else "admit")
         outcome.messages = [_leave(envelope.message, edits, gate, context)]
         lap("edit")
-        plain = gate is Gate.TEXT and request.unpadded is None and not preset
+        plain = media is None and request.unpadded is None and not preset
         if text is not None and plain and len(text.tail) <= MAX_TAIL_BYTES:
             if len(context.tails) >= MAX_TAILS:
                 context.tails.clear()
@@ -220,7 +223,7 @@ class TokenSpeed:
                 check_length(prompt, policy.max_model_len)
         placed = _place(prompt, media, context)
         check_present(media.items)
-        check_features(media.items, context.spec, _feature_rows(media))
+        check_features(media.items, context.spec, _feature_rows(media, context.spec))
         check_modalities(media.items, context.spec)
         lap("admit")
         contents, hashed = _identify(media, context, upstream=upstream)
@@ -334,7 +337,7 @@ def _logprob_query(request: RequestView, media: MediaView | None) -> LogprobQuer
         request.integer(Request.TOP_LOGPROBS_NUM) or 0,
         wanted,
         request.ids.n if request.ids is not None else 0,
-        media is not None,
+        media is not None and bool(media.items),
     )
 
 
@@ -344,7 +347,7 @@ def _place(prompt: IdList, media: MediaView, context: Context) -> _Placed:
     spans = check_offsets(media.items, prompt.n)
     runs = locate(prompt, [(span.start, span.end) for span in spans])
     check_placeholders(prompt, spans, runs, placeholder_ids(media, spec), spec)
-    grids = [grids_of(item) for item in media.items]
+    grids = [grids_of(item, spec) for item in media.items]
     if context.planner is not None:
         items = [media_item(item, rows) for item, rows in zip(media.items, grids, strict=True)]
         return _Placed(prompt, spans, runs, context.planner.plan(prompt.n, items, prompt.array))
@@ -353,11 +356,11 @@ def _place(prompt: IdList, media: MediaView, context: Context) -> _Placed:
     return _Placed(prompt, spans, runs, None)
 
 
-def _feature_rows(media: MediaView) -> dict[int, int]:
+def _feature_rows(media: MediaView, spec: ModelSpec) -> dict[int, int]:
     """The rows that a feature must have, t·h·w over its grids, by the item's place."""
     rows = {}
     for item in media.items:
-        grids = grids_of(item)
+        grids = grids_of(item, spec)
         if grids:
             rows[item.ordinal] = sum(t * h * w for t, h, w in grids)
     return rows

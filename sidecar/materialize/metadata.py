@@ -10,30 +10,33 @@ from numpy.typing import NDArray
 
 from sidecar.errors import Reason, Rejection
 from sidecar.materialize.mrope import MediaItem
+from sidecar.model import ModelSpec
 from sidecar.wire.media import ItemView, Metadata
 from sidecar.wire.tensors import pack_tensor
 from sidecar.wire.tokenspeed import Modality
 
-GRID_NAMES: Final[Mapping[Modality, tuple[str, ...]]] = {
-    Modality.IMAGE: ("image_grid_thw", "grid_thws"),
-    Modality.VIDEO: ("video_grid_thw", "grid_thws"),
-    Modality.AUDIO: (),
+MROPE_GRID_NAMES: Final[Mapping[Modality, str]] = {
+    Modality.IMAGE: "image_grid_thw",
+    Modality.VIDEO: "video_grid_thw",
 }
+GRID_NAME: Final = "grid_thws"
+"""The name of grids for families without M-RoPE, Kimi's. Each family's encoder looks for its own name only."""
+
 SECONDS_NAMES: Final = ("video_second_per_grid", "second_per_grid_ts")
 
 Grids = tuple[tuple[int, int, int], ...]
 
 
-def grids_of(item: ItemView) -> Grids:
-    """The item's (t, h, w) rows, () where it has none.
+def grids_of(item: ItemView, spec: ModelSpec) -> Grids:
+    """The item's (t, h, w) rows under the name that the model's encoder reads, () where it has none.
 
     Raises `Rejection(grid_invalid)` for a grid that is not a list of rows of three integers. The rows'
     numbers are checked where their meaning is known.
     """
-    entry = _first(item, GRID_NAMES[item.modality])
-    if entry is None:
+    name = GRID_NAME if spec.mrope_family is None else MROPE_GRID_NAMES.get(item.modality, "")
+    value = item.metadata.get(name)
+    if value is None:
         return ()
-    name, value = entry
     rows = _integers(item, name, value, Reason.GRID_INVALID)
     if rows.ndim != 2 or rows.shape[1] != 3:
         raise _bad(item, Reason.GRID_INVALID, f"{name} has the shape {list(rows.shape)}; expected rows of (t, h, w)")

@@ -210,7 +210,7 @@ def expand(
 def _rows(item: ItemView, spec: ModelSpec) -> Grids:
     if spec.model_type not in GRID_MODEL_TYPES and spec.mrope_family not in PAD_FAMILIES:
         return ()
-    return grids_of(item)
+    return grids_of(item, spec)
 
 
 def _tokens(row: tuple[int, int, int], spec: ModelSpec) -> int:

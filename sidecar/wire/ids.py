@@ -195,6 +195,8 @@ def find_outside(ids: IdList, runs: Iterable[IdRun], token_id: int) -> bool:
     The id's bytes are searched for first, without a regard for where elements begin; only a hit costs
     the decoding of the stretch it lies in.
     """
+    if token_id < 0:
+        return False
     needle = token_id.to_bytes(max(1, (token_id.bit_length() + 7) // 8), "big")
     data = ids.buf if isinstance(ids.buf, bytes) else bytes(ids.span)
     shift = 0 if isinstance(ids.buf, bytes) else ids.start

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.msgpack import NIL, Buffer, read_array_header, read_int, read_map_header, read_str, skip
+from sidecar.wire.plain import unpack_plain
 from sidecar.wire.spans import ArrayView, array_view, element_bounds, map_view
-from sidecar.wire.tensors import ITEM_BYTES, TORCH_DTYPES, Tensor, read_shape, read_tensor
+from sidecar.wire.tensors import ITEM_BYTES, MAX_RANK, TORCH_DTYPES, Tensor, read_shape, read_tensor
 from sidecar.wire.tokenspeed import Item, Media, Modality, Request
 
 MAX_METADATA_VALUES: Final = 4096
@@ -104,9 +105,10 @@ def _bad(what: str) -> Rejection:
 def read_media(
     buf: Buffer, pos: int, end: int, aux: Sequence[Buffer], *, max_items: int, max_depth: int
 ) -> MediaView | None:
-    """The view of field 22 of a request; None if it is nil or has no items, which makes the request text.
+    """The view of field 22 of a request; None if it is nil.
 
-    Raises `Rejection` with `malformed_multimodal`, `malformed_tensor`, or `too_large` for more than
+    Without items the request is text, but what else the field holds is decoded by the engine all the
+    same. Raises `Rejection` with `malformed_multimodal`, `malformed_tensor`, or `too_large` for more than
     `max_items` items.
     """
     if buf[pos : pos + 1] == NIL:
@@ -118,8 +120,6 @@ def read_media(
     count, body = read_array_header(buf, bounds[0], bounds[1])
     if count < 0:
         raise _bad("mm_items is no list")
-    if count == 0:
-        return None
     if count > max_items:
         raise Rejection(Reason.TOO_LARGE, f"the request has {count} items; the limit is {max_items} (limits.items)")
     item_bounds = element_bounds(buf, body, bounds[1], count, max_depth)
@@ -261,7 +261,7 @@ def _read_plain(buf: Buffer, pos: int, end: int, where: str) -> Any:
         array = np.asarray(value)
     except (msgpack.UnpackException, ValueError, OverflowError):
         array = None
-    if array is None or array.dtype.kind not in "biuf" or array.size > MAX_METADATA_VALUES:
+    if array is None or array.dtype.kind not in "biuf" or array.size > MAX_METADATA_VALUES or array.ndim > MAX_RANK:
         raise _bad(f"{where}: expected a tensor, a number, or a list of numbers")
     return value
 
@@ -275,8 +275,8 @@ def _read_handshake(item: ArrayView, name: str, max_depth: int) -> bool:
     if read_map_header(buf, pos, end)[0] < 0:
         raise _bad(f"{name}: encode_handshake is no map")
     try:
-        value = msgpack.unpackb(buf[pos:end], ext_hook=_no_ext)
-    except (msgpack.UnpackException, ValueError):
+        value = unpack_plain(buf[pos:end])
+    except ValueError:
         raise _bad(f"{name}: encode_handshake cannot be decoded") from None
     wanted = {"bootstrap_room": int, "bootstrap_host": str, "bootstrap_port": int}
     wrong = [key for key, kind in wanted.items() if type(value.get(key)) is not kind or value[key] == ""]

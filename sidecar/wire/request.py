@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack
 
@@ -20,6 +20,7 @@ from sidecar.wire.msgpack import (
     skip,
     truncated,
 )
+from sidecar.wire.plain import unpack_plain
 from sidecar.wire.spans import ArrayView, element_bounds
 from sidecar.wire.tokenspeed import GENERATE_TAG, REQUEST_DEFAULTS, REQUEST_MIN_FIELDS, Request
 
@@ -249,8 +250,8 @@ def _check_session(buf: Buffer, pos: int, end: int, field: int) -> None:
 def _check_plain(buf: Buffer, pos: int, end: int, field: int) -> None:
     """Values that the engine decodes without a type: strings of UTF-8, string keys, no ext values."""
     try:
-        msgpack.unpackb(buf[pos:end], strict_map_key=True, ext_hook=_refuse_ext)
-    except (msgpack.UnpackException, ValueError) as error:
+        unpack_plain(buf[pos:end])
+    except ValueError as error:
         raise _bad_content(field, f"cannot be decoded ({type(error).__name__})") from None
 
 
@@ -260,10 +261,6 @@ def _check_plain_maps(buf: Buffer, pos: int, end: int, field: int) -> None:
     for at in element_bounds(buf, body, end, count)[:-1]:
         if not (0x80 <= buf[at] <= 0x8F or 0xDE <= buf[at] <= 0xDF):
             raise _bad_content(field, "holds something that is no map")
-
-
-def _refuse_ext(code: int, data: bytes) -> Any:
-    raise ValueError(f"ext code {code}")
 
 
 _CONTENTS: Final[Mapping[int, Callable[[Buffer, int, int, int], None]]] = {

@@ -31,6 +31,9 @@ from sidecar.wire.spans import element_bounds
 MAX_RANK: Final = 16
 """No feature or metadata tensor comes near it; decoders behind us stop at 32 or 64 dimensions."""
 
+_MAX_ELEMENTS: Final = 2**63 // 8 - 1
+"""torch and numpy compute the strides of an empty tensor as if its zeros were ones, in signed 64-bit bytes."""
+
 _TORCH_ITEM_BYTES: Final = {
     "bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "short": 2, "uint32": 4, "int32": 4, "int": 4,
     "uint64": 8, "int64": 8, "long": 8, "float16": 2, "half": 2, "bfloat16": 2, "float32": 4, "float": 4,
@@ -148,6 +151,8 @@ def read_shape(buf: Buffer, pos: int, end: int, name: str) -> tuple[int, ...]:
         if size is None or size < 0:
             raise _bad(name, f"dimension {axis} of the shape is {'no integer' if size is None else size}")
         shape.append(size)
+    if 0 in shape and math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+        raise _bad(name, f"the shape {shape} has no element, but strides beyond 64 bits")
     return tuple(shape)
 
 
