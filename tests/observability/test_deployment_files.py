@@ -44,7 +44,7 @@ def test_the_configuration_in_kubernetes_is_valid_and_fits_its_memory(tmp_path):
     settings = load(file, {}, []).settings
     limit = sidecar_container()["resources"]["limits"]["memory"]
     assert limit == "2Gi"
-    assert 2 * settings.limits.inflight_bytes <= 2 * 2**30
+    assert settings.limits.inflight_bytes <= 2**30
     assert settings.limits.message_bytes <= settings.limits.inflight_bytes
     assert pod()["terminationGracePeriodSeconds"] > settings.shutdown.grace_s
     folders = {mount["mountPath"] for mount in sidecar_container()["volumeMounts"]}
@@ -84,8 +84,6 @@ def test_the_sidecar_is_a_native_sidecar_that_shares_sockets_and_shared_memory()
         assert mounts["shm"] == "/dev/shm"
         assert other["securityContext"]["runAsGroup"] == UID
     assert container["startupProbe"]["httpGet"]["path"] == "/healthz", "/readyz waits for the engine"
-        "/readyz waits for the engine, which waits for it"
-    )
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
