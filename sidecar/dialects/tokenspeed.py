@@ -55,7 +55,6 @@ SLOW_PROMPT_IDS: Final = 1 << 14
 """Filling and encoding positions for this many ids takes milliseconds."""
 
 
-MAX_TAIL_BYTES: Final = 512
 MAX_TAILS: Final = 1024
 
 
@@ -164,7 +163,7 @@ class TokenSpeed:
         outcome.messages = [_leave(envelope.message, edits, gate, context)]
         lap("edit")
         plain = media is None and request.unpadded is None and not preset
-        if text is not None and plain and len(text.tail) <= MAX_TAIL_BYTES:
+        if text is not None and plain:
             if len(context.tails) >= MAX_TAILS:
                 context.tails.clear()
             if not request.flag(Request.RETURN_LOGPROB):

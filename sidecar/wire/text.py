@@ -14,6 +14,9 @@ from sidecar.wire.ids import IdList, find_ids
 from sidecar.wire.tokenspeed import GENERATE_TAG
 
 _TAG: Final = (0xA0 | len(GENERATE_TAG)).to_bytes(1, "big") + GENERATE_TAG.encode()
+MAX_TAIL_BYTES: Final = 512
+"""A longer tail holds more than sampling params and flags, and would not come again."""
+
 _TWO_NILS: Final = b"\xc0\xc0"
 
 
@@ -54,7 +57,7 @@ def match_text(payload: bytes) -> TextRequest | None:
         if not payload.startswith(_TWO_NILS, end):
             return None
         ids = find_ids(payload, end + 2, len(payload))
-        if ids is None:
+        if ids is None or len(payload) - ids.end > MAX_TAIL_BYTES:
             return None
         return TextRequest(payload[start:end].decode(), ids, fields, payload[ids.end :])
     except (IndexError, UnicodeDecodeError, Rejection):
