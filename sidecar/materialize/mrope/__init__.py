@@ -14,6 +14,7 @@ from .plan import Plan
 from .planner import Ids, Planner
 from .registry import FAMILIES, Reference, bind
 from .runs import Media, items_from_ids
+from .torch_fill import Pending, fill_torch, resolve_device, submit
 
 __all__ = [
     "ARCHITECTURES",
@@ -23,10 +24,14 @@ __all__ = [
     "Ids",
     "Media",
     "MediaItem",
+    "Pending",
     "Plan",
     "Planner",
     "Reference",
     "bind",
     "fill_numpy",
+    "fill_torch",
     "items_from_ids",
+    "resolve_device",
+    "submit",
 ]

@@ -97,14 +97,14 @@ class HunyuanVl(GridPlanner):
                     f"mm_items[{index}]: span [{start}, {stop - 1}] starts before {cursor} or ends after {n - 1}",
                 )
             if start > cursor:
-                segments.append(Segment(cursor, start, cursor, LINEAR))
+                segments.append(Segment(cursor, start - cursor, cursor, LINEAR))
                 top = max(top, start - 1)
             base = (0, 0, image) if self.axes == 3 else (*(start,) * (self.axes - 3), 0, 0, image)
-            segments.append(Segment(start, stop, base, block.pattern))
+            segments.append(Segment(start, stop - start, base, block.pattern))
             top = max(top, block.reach, image)
             cursor = stop
         if cursor < n:
-            segments.append(Segment(cursor, n, cursor, LINEAR))
+            segments.append(Segment(cursor, n - cursor, cursor, LINEAR))
             top = n - 1
         return Plan(n, self.axes, INT64, top + 1 - n, tuple(segments))
 

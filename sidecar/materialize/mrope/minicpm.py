@@ -13,7 +13,6 @@ token before, the last one ends.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -25,106 +24,30 @@ from sidecar.errors import ConfigError, Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
 from .media import MAX_PATCHES, MediaItem, invalid, mismatch
-from .plan import CONSTANT, INT64, LINEAR, Axis, Pattern, Plan, Segment, grid
-from .planner import Ids, Planner
+from .plan import INT64, Axis, Pattern, Plan
+from .planner import Block, Ids, Placed, Planner, lay_out
 
 MARKERS: Final = ("slice_start_id", "slice_end_id", "image_start_id", "image_end_id", "newline_id")
 
+KEPT_TOKENS: Final = 8192
+"""Pictures of more tokens are laid out anew each time: 128 that are kept hold 16 MB at most."""
+
+
+KEPT_STEPS: Final = 256
+"""The sides of thumbnails up to this many tokens are kept, stretched: 4096 of them hold 8 MB at most."""
+
 
 class Crop(NamedTuple):
-    """A thumbnail or slice: tokens [start, stop) of `height` rows and `width` columns."""
+    """A thumbnail or slice of `height` × `width` tokens, from token `start` on."""
 
     start: int
-    stop: int
     height: int
     width: int
 
-
-@dataclass(slots=True)
-class Picture:
-    """A thumbnail and its slices; the canvas that they share, in tokens."""
-
-    thumbnail: Crop
-    slices: list[Crop] = field(default_factory=list)
-
     @property
-    def start(self) -> int:
-        """The `<image>` marker."""
-        return self.thumbnail.start - 1
-
-    @property
-    def columns(self) -> int:
-        """How many slices a row has: up to the first gap that holds more than two markers."""
-        count = len(self.slices)
-        for k, (crop, after) in enumerate(pairwise(self.slices)):
-            if after.start - crop.stop > 2:
-                return k + 1 if count % (k + 1) == 0 else count
-        return count
-
-    @property
-    def canvas(self) -> tuple[int, int]:
-        """Rows and columns of the canvas: those of the slices, where there are any."""
-        if not self.slices:
-            return self.thumbnail.height, self.thumbnail.width
-        columns = self.columns
-        return len(self.slices) // columns * self.slices[0].height, columns * self.slices[0].width
-
-
-class Canvas:
-    """The segments so far; `top` is their highest position."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-        self.top = -1
-
-    def text(self, start: int, stop: int, position: int) -> int:
-        """Text from `position` on; returns the position after it."""
-        if stop > start:
-            self.segments.append(Segment(start, stop, position, LINEAR))
-            position += stop - start
-            self.top = max(self.top, position - 1)
-        return position
-
-    def mark(self, start: int, stop: int, t: int, h: int, w: int) -> None:
-        """Tokens that all have one position."""
-        if stop > start:
-            self.segments.append(Segment(start, stop, (t, h, w), CONSTANT))
-            self.top = max(self.top, t, h, w)
-
-    def crop(self, crop: Crop, pattern: Pattern, t: int, h: int, w: int, reach: int) -> None:
-        """A crop whose top left corner is (h, w); `reach` is its highest position."""
-        self.segments.append(Segment(crop.start, crop.stop, (t, h, w), pattern))
-        self.top = max(self.top, t, reach)
-
-    def picture(self, picture: Picture, stop: int, origin: int) -> int:
-        """A picture whose markers end at `stop`; returns the position of the text after it."""
-        height, width = picture.canvas
-        thumbnail = picture.thumbnail
-        before = max(origin - 1, 0)
-        self.mark(picture.start, thumbnail.start, origin, before, before)
-        stretched = _stretched(thumbnail.height, thumbnail.width, height, width)
-        self.crop(thumbnail, stretched, origin, origin, origin, origin + max(height, width) - 1)
-        # The corner of the token after the crop just laid, and where the gap after it lies.
-        gap, corner_h, corner_w = thumbnail.stop, origin + height, origin + width
-        between = (origin, origin)
-        columns = picture.columns
-        for k, crop in enumerate(picture.slices):
-            h = origin + k // columns * picture.slices[0].height
-            w = origin + k % columns * picture.slices[0].width
-            if crop.start - gap > 1:
-                self.mark(gap, gap + 1, origin, corner_h, corner_w)
-                self.mark(gap + 1, crop.start - 1, origin, *between)
-            self.mark(crop.start - 1, crop.start, origin, h, w)
-            pattern = grid(crop.height, crop.width)
-            corner_h, corner_w = h + crop.height - 1, w + crop.width - 1
-            self.crop(crop, pattern, origin, h, w, max(corner_h, corner_w))
-            gap = crop.stop
-            row_end = origin + (k // columns + 1) * picture.slices[0].height - 1
-            between = (row_end, origin + columns * picture.slices[0].width)
-        if gap < stop:
-            self.mark(gap, gap + 1, origin, corner_h, corner_w)
-            self.mark(gap + 1, stop, origin, origin, origin)
-        return origin + max(height, width) + 1
+    def stop(self) -> int:
+        """One past the last token."""
+        return self.start + self.height * self.width
 
 
 class MiniCpm(Planner):
@@ -137,21 +60,20 @@ class MiniCpm(Planner):
 
     def plan(self, n: int, items: Sequence[MediaItem], ids: Ids) -> Plan:
         """See `Planner.plan`. `ids` is called where there are crops."""
-        canvas = Canvas()
         crops = self.crops(n, items)
-        position = cursor = 0
+        placed: list[Placed] = []
         if crops:
             prompt = ids()
             pictures = self.pictures(crops, prompt)
-            starts = [picture.start for picture in pictures[1:]]
-            for picture, limit in zip(pictures, [*starts, n], strict=True):
-                position = canvas.text(cursor, picture.start, position)
-                last = (picture.slices or [picture.thumbnail])[-1]
+            limits = [picture[0].start - 1 for picture in pictures[1:]]
+            for picture, limit in zip(pictures, [*limits, n], strict=True):
+                start = picture[0].start - 1
                 # The markers after a picture may include the one that starts the next: it is the next's.
-                cursor = min(self.markers_end(prompt, last.stop), limit)
-                position = canvas.picture(picture, cursor, position)
-        canvas.text(cursor, n, position)
-        return Plan(n, 3, INT64, canvas.top + 1 - n, tuple(canvas.segments))
+                stop = min(self.markers_end(prompt, picture[-1].stop), limit)
+                shape = tuple(Crop(first - start, height, width) for first, height, width in picture)
+                placed.append((start, stop, picture_block(shape, stop - start, start == 0), 0))
+        segments, _, top = lay_out(n, placed)
+        return Plan(n, 3, INT64, top + 1 - n, segments)
 
     def crops(self, n: int, items: Sequence[MediaItem]) -> list[Crop]:
         """All crops in prompt order, each checked against its target size."""
@@ -170,23 +92,18 @@ class MiniCpm(Planner):
                         f"span [{start}, {end}] has {end - start + 1} tokens, target size {size} makes "
                         f"{height * width}",
                     )
-                crops.append((Crop(start, end + 1, height, width), item.index))
+                crops.append((Crop(start, height, width), item.index))
         crops.sort()
         cursor = 0
         for crop, index in crops:
             # A marker stands in front of every crop, so none is the first token or touches another.
-            if crop.start <= cursor:
+            if crop.start <= cursor or crop.stop > n:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
                     f"mm_items[{index}]: span [{crop.start}, {crop.stop - 1}] leaves no token for a marker "
-                    f"after {cursor - 1}",
+                    f"behind {cursor - 1}, or is not inside a prompt of {n} tokens",
                 )
             cursor = crop.stop
-        if cursor > n:
-            raise Rejection(
-                Reason.OFFSETS_INVALID,
-                f"mm_items[{crops[-1][1]}]: span ends at {cursor - 1}, the prompt has {n} tokens",
-            )
         return [crop for crop, _ in crops]
 
     def merged(self, item: MediaItem, size: tuple[int, int]) -> tuple[int, int]:
@@ -200,14 +117,15 @@ class MiniCpm(Planner):
             raise invalid(item, f"target size {size} states more than {MAX_PATCHES} patches")
         return height // self.merge, width // self.merge
 
-    def pictures(self, crops: Sequence[Crop], ids: npt.NDArray[np.int64]) -> list[Picture]:
+    def pictures(self, crops: Sequence[Crop], ids: npt.NDArray[np.int64]) -> list[list[Crop]]:
         """A crop behind `<slice>` belongs to the picture before it; any other starts a new one."""
-        pictures: list[Picture] = []
-        for crop in crops:
-            if pictures and ids[crop.start - 1] == self.slice_start:
-                pictures[-1].slices.append(crop)
+        before = ids[np.array([crop.start for crop in crops]) - 1].tolist()
+        pictures: list[list[Crop]] = []
+        for crop, marker in zip(crops, before, strict=True):
+            if pictures and marker == self.slice_start:
+                pictures[-1].append(crop)
             else:
-                pictures.append(Picture(crop))
+                pictures.append([crop])
         return pictures
 
     def markers_end(self, ids: npt.NDArray[np.int64], start: int) -> int:
@@ -230,21 +148,70 @@ def bind_minicpm(config: Mapping[str, Any]) -> MiniCpm:
     return MiniCpm(merge, [int(config[key]) for key in MARKERS])
 
 
-@lru_cache(maxsize=1024)
-def _stretched(height: int, width: int, canvas_height: int, canvas_width: int) -> Pattern:
-    if (height, width) == (canvas_height, canvas_width):
-        return grid(height, width)
-    rows = Axis(width, height, linspace(canvas_height, height))
-    columns = Axis(1, width, linspace(canvas_width, width))
-    return Pattern((Axis(height * width, 1), rows, columns), height * width)
+def picture_block(shape: tuple[Crop, ...], length: int, first: bool) -> Block:
+    """A picture of `length` tokens: its thumbnail and slices, counted from its `<image>` marker.
+
+    `first` says that it begins the prompt, where no position lies below the canvas.
+    """
+    make = _picture_block if length <= KEPT_TOKENS else _picture_block.__wrapped__
+    return make(shape, length, first)
 
 
-def linspace(size: int, steps: int) -> tuple[int, ...]:
+@lru_cache(maxsize=128)
+def _picture_block(shape: tuple[Crop, ...], length: int, first: bool) -> Block:
+    thumbnail, *slices = shape
+    columns = row_length(slices)
+    _, height, width = slices[0] if slices else thumbnail
+    tall = height * (len(slices) // columns) if slices else height
+    wide = width * columns if slices else width
+    rows = np.zeros(length, np.int64)
+    cols = np.zeros(length, np.int64)
+
+    def mark(token: int | slice, row: int, col: int) -> None:
+        rows[token] = row
+        cols[token] = col
+
+    def lay(crop: Crop, row: Any, col: Any) -> None:
+        rows[crop.start : crop.stop].reshape(crop.height, crop.width)[...] = row
+        cols[crop.start : crop.stop].reshape(crop.height, crop.width)[...] = col
+
+    mark(0, *((0, 0) if first else (-1, -1)))
+    if thumbnail.stop < length:
+        mark(thumbnail.stop, tall, wide)
+    lay(thumbnail, linspace(tall, thumbnail.height)[:, None], linspace(wide, thumbnail.width))
+    for k, crop in enumerate(slices):
+        row, col = k // columns * height, k % columns * width
+        mark(crop.start - 1, row, col)
+        if crop.stop < length:
+            mark(crop.stop, row + crop.height - 1, col + crop.width - 1)
+        lay(crop, linspace(crop.height, crop.height)[:, None] + row, linspace(crop.width, crop.width) + col)
+    for k, (crop, after) in enumerate(pairwise(slices)):
+        if after.start - crop.stop > 2:
+            mark(slice(crop.stop + 1, after.start - 1), (k // columns + 1) * height - 1, wide)
+    axes = (Axis(length, 1), Axis(1, length, rows), Axis(1, length, cols))
+    reach = max(0, int(rows.max()), int(cols.max()))
+    return Block(Pattern(axes, length), reach, max(tall, wide) + 1)
+
+
+def row_length(slices: Sequence[Crop]) -> int:
+    """How many slices a row has: as many as precede the first gap of more than two markers, if that fits."""
+    for k, (crop, after) in enumerate(pairwise(slices), 1):
+        if after.start - crop.stop > 2:
+            return k if len(slices) % k == 0 else len(slices)
+    return len(slices)
+
+
+def linspace(size: int, steps: int) -> npt.NDArray[np.int64]:
     """`torch.linspace(0, size - 1, steps).round().long()`: float32, counted from both ends, ties to even."""
-    if steps == 1:
-        return (0,)
+    return _linspace(size, steps) if steps <= KEPT_STEPS else _linspace.__wrapped__(size, steps)
+
+
+@lru_cache(maxsize=4096)
+def _linspace(size: int, steps: int) -> npt.NDArray[np.int64]:
+    if steps in (1, size):
+        return np.arange(steps)
     last = np.float32(size - 1)
     step = last / np.float32(steps - 1)
     index = np.arange(steps, dtype=np.float32)
     values = np.where(np.arange(steps) < steps // 2, index * step, last - index[::-1] * step)
-    return tuple(np.rint(values).astype(np.int64).tolist())
+    return np.rint(values).astype(np.int64)

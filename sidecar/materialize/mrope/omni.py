@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,8 @@ from sidecar.errors import Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
 from .media import MediaItem, check_ticks, merged_grids, metadata, mismatch, seconds_per_row
-from .omni_walk import Clip, Number, Piece, Run, Vision, Walk
-from .plan import Pattern, Plan
+from .omni_walk import Clip, Piece, Run, Vision, Walk
+from .plan import INT64, Pattern, Plan
 from .planner import Ids, Planner
 
 
@@ -35,14 +35,19 @@ class Omni(Planner):
     `rate` is `position_id_per_seconds`; `default_seconds` holds for videos that state no seconds.
     """
 
-    number: type[Any]
-    dtype: np.dtype[Any]
-    markers: Pattern
+    zero: ClassVar[float]
+    markers: ClassVar[Pattern]
+    dtype: ClassVar[np.dtype[Any]]
 
     def __init__(self, merge: int, rate: float, default_seconds: float) -> None:
         self.merge = merge
         self.rate = rate
         self.default_seconds = default_seconds
+
+    @staticmethod
+    @abstractmethod
+    def rounding(value: Any) -> Any:
+        """What a sum of two positions becomes: itself for integers, else the nearest float32."""
 
     @abstractmethod
     def audio_tokens(self, length: int) -> int:
@@ -53,13 +58,13 @@ class Omni(Planner):
         """The t axis of t frames, counted from 0; `seconds` None for images."""
 
     @abstractmethod
-    def interleave(self, video: Vision, audio: int, base: Number) -> tuple[list[Piece], Number]:
+    def interleave(self, video: Vision, audio: int, base: float) -> tuple[list[Piece], float]:
         """How a video and its `audio` tokens alternate, and the highest position of the last piece."""
 
     def plan(self, n: int, items: Sequence[MediaItem], ids: Ids) -> Plan:
         """See `Planner.plan`. `ids` is never called."""
         clips = pair_tracks([clip for item in items for clip in self.clips(item)])
-        walk = Walk(self.number, self.markers)
+        walk = Walk(self.zero, self.rounding, self.markers)
         for clip in clips:
             if clip.start < walk.cursor:
                 raise Rejection(
@@ -79,8 +84,8 @@ class Omni(Planner):
                 f"mm_items[{clips[-1].item.index}]: span ends at {walk.cursor - 1}, the prompt has {n} tokens",
             )
         walk.text_after(n)
-        delta = self.number(walk.top + self.number(1)) - self.number(n)
-        return Plan(n, 3, self.dtype, delta, tuple(walk.segments))
+        delta = self.rounding(self.rounding(walk.top + 1) - n)
+        return Plan(n, 3, self.dtype, delta if self.dtype is INT64 else np.float32(delta), tuple(walk.segments))
 
     def clips(self, item: MediaItem) -> Iterator[Clip]:
         """The clips of one item, with everything checked that the item alone can tell."""

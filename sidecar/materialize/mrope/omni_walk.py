@@ -1,24 +1,34 @@
 """The walk over an Omni prompt: chunks of text, markers and media, each counted from the one before.
 
 Transformers concatenates such chunks, each counted from one above the last of the chunk before. In
-float32 every chunk rounds by itself, so they are kept apart here too.
+float32 every chunk rounds by itself, so chunks are joined here only while all positions are whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from .media import MediaItem, mismatch
 from .plan import CONSTANT, LINEAR, Pattern, Segment, frames, grid
 
-Number = Any
-"""A position: a Python int for Qwen2.5, a numpy float32 for Qwen3 (every sum rounds, as torch's do)."""
+FLOAT32_WHOLE: Final = 1 << 24
+"""Up to here, float32 holds every whole number, so sums of them do not round."""
 
 Run = tuple[int, int]
 """Tokens [start, stop) of the prompt."""
+
+Rounding = Callable[[Any], Any]
+"""What a sum of two positions becomes: itself for Qwen2.5's integers, the nearest float32 for Qwen3."""
+
+
+def to_float32(value: float) -> float:
+    """The nearest float32, as a Python float. A double holds the exact sum of two of them."""
+    return value if value.is_integer() and value < FLOAT32_WHOLE else float(np.float32(value))
 
 
 class Vision(NamedTuple):
@@ -55,7 +65,15 @@ class Clip:
         if self.vision is None:
             return LINEAR
         t, height, width, times = self.vision
-        return grid(height, width) if t == 1 else frames(tuple(times.tolist()), height, width)
+        return grid(height, width) if t == 1 else frames(times, height, width)
+
+    @property
+    def reach(self) -> Any:
+        """The clip's highest position, counted from its own first."""
+        if self.vision is None:
+            return self.tokens - 1
+        _, height, width, times = self.vision
+        return max(times[-1].item(), height - 1, width - 1)
 
 
 class Piece(NamedTuple):
@@ -67,20 +85,22 @@ class Piece(NamedTuple):
 
 
 class Walk:
-    """Segments in prompt order, with the position arithmetic of one number type.
+    """Segments in prompt order, with the position arithmetic of one model.
 
-    `markers` is the pattern of the two markers at either end of an interleaved video. `cursor` is
-    the next token, `position` its position, `top` the highest position so far.
+    `zero` is the first position, an int or a float; `rounding` rounds every sum. `markers` is the
+    pattern of the two markers at either end of an interleaved video. `cursor` is the next token,
+    `position` its position, `top` the highest position so far.
     """
 
-    def __init__(self, number: type[Any], markers: Pattern) -> None:
-        self.number = number
+    def __init__(self, zero: float, rounding: Rounding, markers: Pattern) -> None:
+        self.rounding = rounding
         self.markers = markers
         self.segments: list[Segment] = []
         self.cursor = 0
-        self.position: Number = number(0)
-        self.top: Number = number(-1)
+        self.position = zero
+        self.top = zero - 1
         self._ending = 0
+        self._text = (0, zero)  # where the text that is not yet a segment begins
 
     def text_before(self, clip: Clip) -> None:
         """Everything up to a clip: the end markers of the clip before, text, its own begin markers."""
@@ -95,15 +115,16 @@ class Walk:
         """Everything from the last clip to the end."""
         self._end_markers(n)
         self._chunk(n, LINEAR)
+        self._flush()
 
     def clip(self, clip: Clip) -> None:
         """A clip in one run."""
-        start, stop = clip.runs[0]
-        self.segments.append(Segment(start, stop, self.position, clip.pattern))
-        self.cursor = stop
-        self._after(self._highest(clip))
+        lead = self._flush(keep=self._whole(self.position))
+        start = self.cursor - lead
+        self.segments.append(Segment(start, lead + clip.tokens, self.position, clip.pattern, -lead))
+        self._after(self.cursor + clip.tokens, self.rounding(self.position + clip.reach))
 
-    def track(self, video: Clip, audio: Clip, pieces: list[Piece], last: Number) -> None:
+    def track(self, video: Clip, audio: Clip, pieces: list[Piece], last: float) -> None:
         """A video and its audio, piece by piece; `last` is the highest position of the last piece.
 
         The runs stated must be the ones that the pieces make, or one run of frames with one of audio
@@ -113,19 +134,22 @@ class Walk:
         Raises:
             Rejection: `grid_mismatch` where frames and audio alternate in another way.
         """
+        self._flush()
         made: tuple[list[Run], list[Run]] = ([], [])
         pattern = video.pattern
         cursor = video.start
         for piece in pieces:
-            stop = cursor + piece.last - piece.first
+            length = piece.last - piece.first
+            if length < 1:
+                continue
             runs = made[piece.video]
             if runs and runs[-1][1] == cursor:
-                runs[-1] = (runs[-1][0], stop)
+                runs[-1] = (runs[-1][0], cursor + length)
             else:
-                runs.append((cursor, stop))
+                runs.append((cursor, cursor + length))
             kind = pattern if piece.video else LINEAR
-            self.segments.append(Segment(cursor, stop, self.position, kind, piece.first))
-            cursor = stop
+            self.segments.append(Segment(cursor, length, self.position, kind, piece.first))
+            cursor += length
         apart = [video.runs, audio.runs] == [
             [(video.start, video.start + video.tokens)],
             [(video.start + video.tokens, cursor)],
@@ -133,20 +157,14 @@ class Walk:
         for clip, runs in ((video, made[True]), (audio, made[False])):
             if not apart:
                 _check_runs(clip, runs)
-            self.top = max(self.top, self._highest(clip))
-        self.cursor = cursor
-        self._after(last)
+            self.top = max(self.top, self.rounding(self.position + clip.reach))
+        self._after(cursor, last)
 
-    def _highest(self, clip: Clip) -> Number:
-        number = self.number
-        if clip.vision is None:
-            return number(self.position + number(clip.tokens - 1))
-        _, height, width, times = clip.vision
-        return number(self.position + max(number(times[-1]), number(height - 1), number(width - 1)))
-
-    def _after(self, last: Number) -> None:
+    def _after(self, cursor: int, last: float) -> None:
         self.top = max(self.top, last)
-        self.position = self.number(last + self.number(1))
+        self.position = self.rounding(last + 1)
+        self.cursor = cursor
+        self._text = (cursor, self.position)
 
     def _end_markers(self, stop: int) -> None:
         ending = min(self._ending, stop - self.cursor)
@@ -156,11 +174,31 @@ class Walk:
         length = stop - self.cursor
         if length < 1:
             return
-        self.segments.append(Segment(self.cursor, stop, self.position, pattern))
-        steps = 1 if pattern is CONSTANT else length
-        self.top = max(self.top, self.number(self.position + self.number(steps - 1)))
-        self.position = self.number(self.position + self.number(steps))
+        if pattern is CONSTANT:
+            self._flush()
+            self.segments.append(Segment(self.cursor, length, self.position, CONSTANT))
+            self._after(stop, self.position)
+            return
+        if not (self._whole(self._text[1]) and self._whole(self.position)):
+            self._flush()
+        self.top = max(self.top, self.rounding(self.position + (length - 1)))
+        self.position = self.rounding(self.position + length)
         self.cursor = stop
+
+    def _flush(self, keep: bool = False) -> int:
+        """Make the open text a segment; or keep it for the next one and return its length."""
+        start, base = self._text
+        length = self.cursor - start
+        self._text = (self.cursor, self.position)
+        if keep and self._whole(base):
+            return length
+        if length:
+            self.segments.append(Segment(start, length, base, LINEAR))
+        return 0
+
+    @staticmethod
+    def _whole(position: float) -> bool:
+        return isinstance(position, int) or (position.is_integer() and position < FLOAT32_WHOLE)
 
 
 def _check_runs(clip: Clip, due: list[Run]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from sidecar.errors import Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
 from .media import MediaItem, merged_grids, mismatch, seconds_per_row
-from .plan import INT64, LINEAR, Pattern, Plan, Segment, frames, grid
+from .plan import INT64, LINEAR, Pattern, Plan, Segment, grid, stack
 
 Ids = Callable[[], npt.NDArray[np.int64]]
 """Returns the unpadded prompt, int64 [n]. A function, because most families never look at it."""
@@ -49,7 +50,7 @@ Placed = tuple[int, int, Block, int]
 
 
 def lay_out(n: int, placed: list[Placed]) -> tuple[tuple[Segment, ...], int, int]:
-    """Blocks and the text between them, in prompt order.
+    """Blocks, each with the text before it, in prompt order; equal ones in a row become one segment.
 
     Returns the segments, the position that the next token after the prompt would have, and the
     highest position.
@@ -59,37 +60,47 @@ def lay_out(n: int, placed: list[Placed]) -> tuple[tuple[Segment, ...], int, int
     """
     placed.sort(key=itemgetter(0))
     segments = []
-    cursor = position = 0
+    cursor = position = first = base = count = rise = lead = 0
     top = -1
-    for start, stop, (pattern, reach, advance), index in placed:
-        if start != cursor:
-            if start < cursor:
+    last: Block | None = None
+    for start, stop, block, index in placed:
+        text = start - cursor
+        if block is last and text == lead:
+            count += 1
+        else:
+            if text < 0:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
                     f"mm_items[{index}]: span [{start}, {stop - 1}] overlaps one that ends at {cursor - 1}",
                 )
-            segments.append(Segment(cursor, start, position, LINEAR))
-            position += start - cursor
-        segments.append(Segment(start, stop, position, pattern))
-        # The text before a block needs no look: the block's own first position lies above it.
-        top = max(top, position + reach)
-        position += advance
+            if last is not None:
+                length = (cursor - first) // count
+                segments.append(Segment(first, length, base, last.pattern, -lead, count, rise))
+            first, count, lead, last = cursor, 1, text, block
+            base, rise = position + text, text + block.advance
+        reach = position + text + block.reach
+        if reach > top:
+            top = reach
+        position += rise
         cursor = stop
-    if cursor > n:
-        raise Rejection(
-            Reason.OFFSETS_INVALID,
-            f"mm_items[{placed[-1][3]}]: span ends at {cursor - 1}, the prompt has {n} tokens",
-        )
+    if last is not None:
+        if cursor > n:
+            raise Rejection(
+                Reason.OFFSETS_INVALID,
+                f"mm_items[{placed[-1][3]}]: span ends at {cursor - 1}, the prompt has {n} tokens",
+            )
+        segments.append(Segment(first, (cursor - first) // count, base, last.pattern, -lead, count, rise))
     if cursor < n:
-        segments.append(Segment(cursor, n, position, LINEAR))
+        segments.append(Segment(cursor, n - cursor, position, LINEAR))
         position += n - cursor
         top = max(top, position - 1)
     return tuple(segments), position, top
 
 
+@lru_cache(maxsize=4096)
 def image_block(t: int, height: int, width: int, advance: int) -> Block:
     """A grid of t frames that lie one position apart."""
-    pattern = grid(height, width) if t == 1 else frames(tuple(range(t)), height, width)
+    pattern = grid(height, width) if t == 1 else stack(t, height, width)
     return Block(pattern, max(t, height, width) - 1, advance)
 
 
@@ -131,20 +142,20 @@ class GridPlanner(Planner):
             raise mismatch(item, f"{len(offsets)} spans for {expected} {what} in grids {item.grids[:8]}; one a span")
         first = 0
         for row, (t, height, width) in enumerate(rows):
-            last = first + (t if split else 1)
-            size = self.size(1 if split else t, height, width)
-            for start, end in offsets[first:last]:
+            spans = offsets[first : first + t] if split else offsets[first : first + 1]
+            frames = 1 if split else t
+            size = self.size(frames, height, width)
+            for start, end in spans:
                 if end - start + 1 != size:
                     raise mismatch(
                         item,
                         f"span [{start}, {end}] has {end - start + 1} tokens, grid {item.grids[row]} makes {size}"
                         + (" a frame" if split else ""),
                     )
-            block = self.block(item, 1 if split else t, height, width, None if seconds is None else seconds[row])
+            block = self.block(item, frames, height, width, None if seconds is None else seconds[row])
             index = item.index
-            for start, end in offsets[first:last]:
-                placed.append((start, end + 1, block, index))
-            first = last
+            placed += [(start, end + 1, block, index) for start, end in spans]
+            first += len(spans)
 
     def place_other(self, item: MediaItem) -> None:
         """An item of a modality without axes of its own: audio is plain text here.

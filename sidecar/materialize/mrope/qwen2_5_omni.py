@@ -13,16 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from .omni import Omni
-from .omni_walk import Number, Piece, Vision
+from .omni_walk import Piece, Vision
 from .plan import CONSTANT, INT64
 
 
 class Qwen25Omni(Omni):
     """qwen2_5_omni. `default_seconds` is `seconds_per_chunk`, which also cuts interleaved tracks."""
 
-    number = int
-    dtype = INT64
+    zero = 0
     markers = CONSTANT
+    dtype = INT64
+
+    @staticmethod
+    def rounding(value: Any) -> Any:
+        """Integers do not round."""
+        return value
 
     def audio_tokens(self, length: int) -> int:
         """Two halvings: a convolution of stride 2, then pooling by 2."""
@@ -35,7 +40,7 @@ class Qwen25Omni(Omni):
         pace = np.float32(1 if seconds is None else seconds)
         return ((np.arange(t, dtype=np.float32) * pace) * np.float32(self.rate)).astype(np.int64)
 
-    def interleave(self, video: Vision, audio: int, base: Number) -> tuple[list[Piece], Number]:
+    def interleave(self, video: Vision, audio: int, base: float) -> tuple[list[Piece], float]:
         """Chunk after chunk, frames first. What follows goes on above the last chunk, not the highest."""
         t, height, width, times = video
         area = height * width

@@ -12,20 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from .omni import Omni
-from .omni_walk import Number, Piece, Vision
+from .omni_walk import Piece, Vision, to_float32
 from .plan import FLOAT32, LINEAR
 
 
 class Qwen3Omni(Omni):
     """qwen3_omni_moe. `window` is the audio encoder's `n_window`."""
 
-    number = np.float32
-    dtype = FLOAT32
+    zero = 0.0
     markers = LINEAR
+    dtype = FLOAT32
 
     def __init__(self, merge: int, rate: float, default_seconds: float, window: int) -> None:
         super().__init__(merge, rate, default_seconds)
         self.window = window
+
+    @staticmethod
+    def rounding(value: Any) -> Any:
+        """Every sum becomes a float32."""
+        return to_float32(value)
 
     def audio_tokens(self, length: int) -> int:
         """Three halvings of each chunk of 2 · n_window mel frames; a full chunk makes 13 tokens."""
@@ -38,12 +43,12 @@ class Qwen3Omni(Omni):
         index = np.arange(t, dtype=np.float32)
         return (index if seconds is None else index * np.float32(seconds)) * np.float32(self.rate)
 
-    def interleave(self, video: Vision, audio: int, base: Number) -> tuple[list[Piece], Number]:
+    def interleave(self, video: Vision, audio: int, base: float) -> tuple[list[Piece], float]:
         """A frame stands before the audio tokens that are not earlier than it."""
         t, height, width, times = video
         area = height * width
-        beats = np.arange(audio, dtype=np.float32) + base
-        starts = times + base
+        beats = np.arange(audio, dtype=np.float32) + np.float32(base)
+        starts = times + np.float32(base)
         pieces: list[Piece] = []
         heard = shown = 0
         for frame, earlier in enumerate(np.searchsorted(beats, starts, "left").tolist()):
@@ -55,5 +60,5 @@ class Qwen3Omni(Omni):
         pieces.append(Piece(True, shown * area, t * area))
         if heard < audio:
             pieces.append(Piece(False, heard, audio))
-            return pieces, beats[-1]
-        return pieces, max(starts[-1], np.float32(height - 1) + base, np.float32(width - 1) + base)
+            return pieces, float(beats[-1])
+        return pieces, max(float(starts[-1]), to_float32(base + max(height, width) - 1))

@@ -7,15 +7,13 @@ one above the highest of them. Audio is text. Source: tokenspeed 0.1.1, `runtime
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from sidecar.wire.tokenspeed import Modality
 
 from .media import MediaItem, check_ticks, metadata
-from .plan import frames, grid
-from .planner import Block, GridPlanner, Placed
+from .plan import frames
+from .planner import Block, GridPlanner, Placed, image_block
 
 
 class Qwen3OmniEngine(GridPlanner):
@@ -74,11 +72,9 @@ def check_audio_counts(item: MediaItem) -> None:
             raise metadata(item, f"audio length {length} cannot make the {tokens} tokens of [{start}, {end}]")
 
 
-@lru_cache(maxsize=1024)
 def _block(t: int, height: int, width: int, step: float) -> Block:
     if t == 1:
-        reach = max(height, width) - 1
-        return Block(grid(height, width), reach, reach + 1)
-    times = tuple((np.arange(t, dtype=np.float32) * np.float32(step)).astype(np.int64).tolist())
-    reach = max(times[-1], height - 1, width - 1)
+        return image_block(1, height, width, max(height, width))
+    times = (np.arange(t, dtype=np.float32) * np.float32(step)).astype(np.int64)
+    reach = max(int(times[-1]), height - 1, width - 1)
     return Block(frames(times, height, width), reach, reach + 1)

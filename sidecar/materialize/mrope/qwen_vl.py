@@ -7,9 +7,8 @@ transformers 5.24, `Qwen2VLModel.get_rope_index` and `get_vision_position_ids`, 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
+import numpy.typing as npt
 
 from sidecar.wire.tokenspeed import Modality
 
@@ -23,7 +22,7 @@ class Qwen2Vl(GridPlanner):
 
     def block(self, item: MediaItem, t: int, height: int, width: int, seconds: float | None) -> Block:
         """Text goes on at max(h, w)."""
-        return _spatial_block(t, height, width)
+        return image_block(t, height, width, max(height, width))
 
 
 class Qwen3Vl(Qwen2Vl):
@@ -73,30 +72,26 @@ class Qwen25Vl(Qwen2Vl):
     def block(self, item: MediaItem, t: int, height: int, width: int, seconds: float | None) -> Block:
         """As `Qwen2Vl`, with the video's clock on the t axis."""
         if item.modality is not Modality.VIDEO or t == 1:
-            return _spatial_block(t, height, width)
+            return image_block(t, height, width, max(height, width))
         step = 1 if seconds is None else seconds
         check_ticks(item, t, self.tokens_per_second * step)
         times = _clock(t, self.tokens_per_second, step, None if seconds is None else item.seconds_dtype)
-        return Block(frames(times, height, width), max(times[-1], height - 1, width - 1), max(height, width))
+        return Block(frames(times, height, width), max(int(times[-1]), height - 1, width - 1), max(height, width))
 
 
-@lru_cache(maxsize=4096)
-def _spatial_block(t: int, height: int, width: int) -> Block:
-    return image_block(t, height, width, max(height, width))
-
-
-@lru_cache(maxsize=512, typed=True)
-def _clock(t: int, rate: float, seconds: float, dtype: str | None) -> tuple[int, ...]:
+def _clock(t: int, rate: float, seconds: float, dtype: str | None) -> npt.NDArray[np.int64]:
     """`(torch.arange(t) * (rate * seconds)).long()`, by torch's rules of type promotion.
 
     A Python number multiplies in float32 after `rate * seconds` was taken in double precision; a
     float32 tensor is float32 throughout, a float64 tensor float64 throughout, integers stay integers.
     Half-precision values are widened to float32 first: transformers would round every t to 8 or 11 bits.
     """
-    if isinstance(seconds, int) and isinstance(rate, int):
-        return tuple(range(0, t * rate * seconds, rate * seconds)) if rate * seconds else (0,) * t
     index = np.arange(t, dtype=np.int64)
-    if dtype == "float64":
-        return tuple((index * (np.float64(rate) * np.float64(seconds))).astype(np.int64).tolist())
-    step = np.float32(rate * seconds) if dtype is None else np.float32(rate) * np.float32(seconds)
-    return tuple((index.astype(np.float32) * step).astype(np.int64).tolist())
+    if isinstance(seconds, int) and isinstance(rate, int):
+        ticks = index * (rate * seconds)
+    elif dtype == "float64":
+        ticks = (index * (np.float64(rate) * np.float64(seconds))).astype(np.int64)
+    else:
+        step = np.float32(rate * seconds) if dtype is None else np.float32(rate) * np.float32(seconds)
+        ticks = (index.astype(np.float32) * step).astype(np.int64)
+    return ticks
