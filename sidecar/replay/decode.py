@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgpack
 
 from sidecar.errors import Rejection
-from sidecar.recording.format import Record
 from sidecar.wire.framing import TYPE_ABORT, TYPE_ADD, Framing
-from sidecar.wire.msgpack import EXT_RAW, Buffer, read_array_header, read_map_header, read_str, skip
+from sidecar.wire.msgpack import EXT_RAW, Buffer, read_array_header, read_int, read_map_header, read_str, skip
+from sidecar.wire.spans import array_view
 from sidecar.wire.tensors import ITEM_BYTES, Tensor
 from sidecar.wire.tokenspeed import ABORT_TAG, GENERATE_TAG, OUTPUT_TAG, Item, Media, Modality, Request
 
@@ -123,6 +123,57 @@ def _peek_map(payload: Buffer, end: int) -> Envelope:
     return Envelope(MessageKind.GENERATE, "preprocessed", (rid,), span)
 
 
+def field_spans(payload: Buffer, wanted: Sequence[int]) -> list[tuple[int, int]]:
+    """Where the fields at the `wanted` ascending positions of an array stand; (0, 0) for one that is not
+    there. Fields before them are skipped in C, so that a prompt of 128k ids costs 0.4 ms.
+
+    Raises `Undecodable`.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=0)
+    unpacker.feed(payload)
+    spans = []
+    try:
+        count = unpacker.read_array_header()
+        at = 0
+        for position in wanted:
+            if position >= count:
+                spans.append((0, 0))
+                continue
+            while at < position:
+                unpacker.skip()
+                at += 1
+            start = unpacker.tell()
+            unpacker.skip()
+            at += 1
+            spans.append((start, unpacker.tell()))
+    except (msgpack.UnpackException, ValueError) as error:
+        raise Undecodable(f"not msgpack ({type(error).__name__})") from None
+    return spans
+
+
+def glance(frames: Sequence[Buffer], framing: Framing) -> tuple[str, bool]:
+    """(modality, whether a validation_error is set) of a generate request in the TokenSpeed dialect,
+    without decoding its prompt. Modality as `modality_of` has it; ("", False) where it cannot be read."""
+    payload = payload_of(frames, framing)
+    try:
+        media, error = field_spans(payload, (Request.MULTIMODAL_INPUTS, Request.VALIDATION_ERROR))
+        refused = error[1] - error[0] > 1
+        if media[1] - media[0] <= 1:
+            return "text", refused
+        body = payload[media[0] : media[1]]
+        start, end = field_spans(body, (Media.MM_ITEMS,))[0]
+        items = array_view(body, start, end)
+        tags = set()
+        for i in range(len(items) if items is not None else 0):
+            assert items is not None
+            modality = field_spans(items.span(i), (Item.MODALITY,))[0]
+            tags.add(read_int(items.span(i), modality[0]))
+    except (Undecodable, Rejection, IndexError):
+        return "", False
+    names = [Modality(tag).name.lower() for tag in tags if tag in (1, 2, 3)]
+    return (names[0] if len(names) == 1 else "mixed" if names else "text"), refused
+
+
 def unpack(payload: Buffer) -> Any:
     """One msgpack value and nothing after it. Ext values stay as they are. Raises `Undecodable`."""
     try:
@@ -220,17 +271,16 @@ def decode_request(frames: Sequence[Buffer], framing: Framing) -> GenerateReques
     return GenerateRequest(fields, aux_of(frames, framing))
 
 
-def modality_of(record: Record) -> str:
-    """`text`, `image`, `video`, `audio`, or `mixed` for a generate request; empty for other messages."""
-    envelope = peek(record.frames, record.framing)
+def modality_of(frames: Sequence[Buffer], framing: Framing, envelope: Envelope) -> str:
+    """`text`, `image`, `video`, `audio`, or `mixed` for a generate request; empty for other messages and
+    where it cannot be read."""
     if envelope.kind is not MessageKind.GENERATE:
         return ""
-    if envelope.tag != GENERATE_TAG:
-        media = unpack(payload_of(record.frames, record.framing)).get("multi_modal_data") or {}
-        names = sorted({key.removesuffix("_url") for key in media}) if isinstance(media, Mapping) else []
-    else:
-        try:
-            names = list(decode_request(record.frames, record.framing).modalities)
-        except Undecodable:
-            return ""
+    if envelope.tag == GENERATE_TAG:
+        return glance(frames, framing)[0]
+    try:
+        media = unpack(payload_of(frames, framing)).get("multi_modal_data")
+    except Undecodable:
+        return ""
+    names = sorted({str(key).removesuffix("_url") for key in media}) if isinstance(media, Mapping) else []
     return names[0] if len(names) == 1 else "mixed" if names else "text"

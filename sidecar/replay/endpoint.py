@@ -39,33 +39,44 @@ def open_socket(
     bind: str | None = None,
     connect: str | None = None,
     hwm: int = _HWM,
-    recv_hwm: int | None = None,
 ) -> zmq.Socket[bytes]:
-    """A socket bound or connected, with `hwm` messages of room on either side.
+    """A new socket, attached as `attach` does it; closed again where that fails."""
+    socket = new_socket(context, kind, hwm=hwm)
+    try:
+        attach(socket, bind=bind, connect=connect)
+    except BaseException:
+        socket.close()
+        raise
+    return socket
 
-    A sender does not queue for a peer that is not there. Raises `TransportError` where the address is
-    taken or cannot be used, `UsageError` where it is none.
+
+def new_socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, *, hwm: int = _HWM
+) -> zmq.Socket[bytes]:
+    """A socket with room for `hwm` messages on either side, that does not queue for a peer who is not there."""
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.SNDHWM, hwm)
+    socket.set(zmq.RCVHWM, hwm)
+    socket.set(zmq.IMMEDIATE, 1)
+    return socket
+
+
+def attach(socket: zmq.Socket[bytes], *, bind: str | None = None, connect: str | None = None) -> None:
+    """Bind or connect a socket.
+
+    Raises `TransportError` where the address is taken or cannot be used, `UsageError` where it is none.
     """
     address = check_address(bind or connect or "")
-    socket = context.socket(kind)
     try:
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.SNDHWM, hwm)
-        socket.set(zmq.RCVHWM, hwm if recv_hwm is None else recv_hwm)
-        socket.set(zmq.IMMEDIATE, 1)
         if bind:
             _prepare_ipc(address)
             socket.bind(address)
         else:
             socket.connect(address)
     except zmq.ZMQError as error:
-        socket.close()
         action = "bind" if bind else "connect to"
         raise TransportError(f"cannot {action} {address}: {error.strerror or error}") from None
-    except BaseException:
-        socket.close()
-        raise
-    return socket
 
 
 def _prepare_ipc(address: str) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from sidecar.recording.format import Record
 from sidecar.replay.decode import (
+    Envelope,
     GenerateRequest,
     MessageKind,
     Undecodable,
@@ -117,7 +117,7 @@ class SchedulerCheck:
             MessageKind.GENERATE,
             "preprocessed",
             rids,
-            modality_of(Record(frames, framing=self._framing)),
+            modality_of(frames, self._framing, Envelope(MessageKind.GENERATE, "preprocessed", rids)),
             len(ids) if isinstance(ids, list) else 0,
             outcome="rejected" if refusal else "forwarded",
             error=refusal,
