@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "engine"))
-import stubs  # noqa: E402
+import stubs
 
 stubs.install()
 
