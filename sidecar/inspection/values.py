@@ -23,6 +23,7 @@ from sidecar.wire.msgpack import (
     read_int,
     read_map_header,
     read_str,
+    skip,
 )
 from sidecar.wire.spans import element_bounds
 from sidecar.wire.tensors import Tensor, read_tensor
@@ -110,13 +111,14 @@ def read_value(name: str, buf: Buffer, start: int, end: int, aux: Sequence[Buffe
     if ext is not None:
         what = " (raw bytes)" if ext[0] == 3 else " (a pickle; never read)" if ext[0] in (1, 2) else ""
         return Node(name, start, end, f"ext {ext[0]}{what}, {size(end - ext[1])}")
-    return Node(name, start, end, f"bin, {size(end - start)}")
+    width = {0xC4: 1, 0xC5: 2, 0xC6: 4}.get(lead, 0)
+    return Node(name, start, end, f"bin, {size(end - start - 1 - width)}")
 
 
 def _read_array(
     name: str, buf: Buffer, start: int, end: int, aux: Sequence[Buffer], depth: int, count: int, body: int
 ) -> Node:
-    if count == 3 and _is_string(buf[body]):
+    if count == 3 and _is_string(buf[body]) and _is_array(buf[skip(buf, body, end)]):
         return read_tensor_node(name, buf, start, end, aux)
     if count and _is_integer(buf[body]) and (node := read_ids(name, buf, start, end)):
         return node
@@ -248,6 +250,10 @@ def flatten(nodes: Iterable[Node], depth: int = 0) -> Iterable[tuple[int, Node]]
 
 def _is_string(lead: int) -> bool:
     return 0xA0 <= lead <= 0xBF or 0xD9 <= lead <= 0xDB
+
+
+def _is_array(lead: int) -> bool:
+    return 0x90 <= lead <= 0x9F or 0xDC <= lead <= 0xDD
 
 
 def _is_integer(lead: int) -> bool:
