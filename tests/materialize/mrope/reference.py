@@ -12,6 +12,8 @@ import torch
 
 from .layouts import Prompt
 
+torch.set_num_threads(1)  # every operation here is tiny: a pool of threads only waits for itself
+
 CLASSES = {
     "qwen2_vl": "Qwen2VLModel",
     "paddleocr_vl": "PaddleOCRVLModel",
