@@ -1,0 +1,5 @@
+"""The service around the pure core: lifecycle, ordering, back-pressure, drain."""
+
+from sidecar.service.lifecycle import Service
+
+__all__ = ["Service"]

@@ -1,0 +1,55 @@
+"""A message between its receipt and its hand-over, and the places where it can be meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from enum import Enum, auto
+
+from sidecar.outcome import Envelope, Outcome
+from sidecar.wire.msgpack import Buffer
+
+
+class Stage(Enum):
+    """Where a held message is."""
+
+    GATED = auto()
+    """Behind a control message that waits."""
+
+    WAITING = auto()
+    """Behind an earlier request with the same rid."""
+
+    WORKING = auto()
+    """In the pool."""
+
+    READY = auto()
+    """Processed, until the egress takes it."""
+
+    DONE = auto()
+    """Handed over, dropped or cancelled."""
+
+
+class Held:
+    """One held message. `nbytes` are the bytes that it counts for, `sequence` is its place in the order of receipt.
+
+    `committed` says that it was about to be handed over when the egress refused it: it is the next one
+    to go, and for everybody but the egress it has gone. `sent` counts those of its messages that went.
+    """
+
+    __slots__ = ("committed", "envelope", "future", "laps", "nbytes", "outcome", "sent", "sequence", "stage")
+
+    def __init__(self, envelope: Envelope, nbytes: int, sequence: int) -> None:
+        self.envelope = envelope
+        self.nbytes = nbytes
+        self.sequence = sequence
+        self.stage = Stage.READY
+        self.outcome: Outcome | None = None
+        self.committed = False
+        self.sent = 0
+        self.future: Future[None] | None = None
+        self.laps: list[tuple[str, float]] = []
+
+    @property
+    def rest(self) -> Sequence[Sequence[Buffer]]:
+        """The messages that are still to be sent."""
+        return self.outcome.messages[self.sent :] if self.outcome is not None else ()

@@ -1,0 +1,373 @@
+"""The order of messages: one lane a rid, a pool for slow work, and control messages as barriers.
+
+    received ─┬─ nothing in its way ────────────────────────────► egress
+              ├─ slow ──► pool ──────────────────┐
+              ├─ rid still held ──► its lane ────┼─► ready ─────► egress
+              └─ control waits ──► gate ─────────┘
+
+What is promised: ADD and ABORT of one rid leave in the order in which they came, and never an ADD
+after its ABORT; a control message leaves after everything that came before it and before everything
+that came after; a request that needs no slow work waits for nobody else's. An ABORT that finds its
+request still held takes it back, and neither leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from time import perf_counter
+from typing import Final
+
+from sidecar.context import Context
+from sidecar.outcome import Envelope, Kind, Outcome, Result
+from sidecar.pipeline import commit, encode_abort, open_message, process
+from sidecar.service.held import Held, Stage
+from sidecar.service.ledger import Ledger
+from sidecar.transport.egress import REFERENCE_BYTES
+from sidecar.transport.flow import FlowControl
+from sidecar.wire.msgpack import Buffer
+
+Send = Callable[[Sequence[Buffer], int], bool]
+"""`Egress.send`: hands a message over, or says that it cannot; the second argument is released later."""
+
+FLUSH_MESSAGES: Final = 64
+FLUSH_S: Final = 0.002
+"""The loop is given to others after so many messages or so much time of sending what had waited."""
+
+_GENERATE: Final = Kind.GENERATE
+_DROPPED: Final = Result.DROPPED
+
+
+class Lanes:
+    """Takes received messages, in order, on the event loop's thread; processes, commits, sends and books each."""
+
+    def __init__(self, context: Context, ledger: Ledger, flow: FlowControl, send: Send, pool: Executor) -> None:
+        self.inflight = 0
+        """Requests that are received and not yet booked."""
+        self.tasks = 0
+        """Tasks in the pool, running or queued."""
+        self._context = context
+        self._ledger = ledger
+        self._flow = flow
+        self._send = send
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._sequence = 0
+        self._held = 0
+        self._lanes: dict[str, deque[Held]] = {}
+        self._ready: deque[Held] = deque()
+        self._gate: deque[Held] = deque()
+        self._behind = 0  # requests that a control message would have to wait for: WORKING and WAITING
+        self._next: deque[Held] = deque()  # WAITING, and now the first of their lanes
+        self._moving = False
+        self._worked: deque[Held] = deque()
+        self._collecting = False
+        self._flushing: asyncio.Handle | None = None
+
+    @property
+    def held(self) -> int:
+        """Messages of all kinds that are received and not yet handed over, dropped or cancelled."""
+        return self._held
+
+    @property
+    def working(self) -> int:
+        """Requests in the pool, and those behind them in their lanes."""
+        return self._behind
+
+    def receive(self, frames: list[Buffer], nbytes: int) -> None:
+        """Take a message. Never blocks, never raises for what a message holds."""
+        ledger, context = self._ledger, self._context
+        ledger.start()
+        envelope = open_message(frames, context)
+        ledger.received(envelope, nbytes)
+        ledger.lap("parse")
+        if self._held or envelope.slow:
+            self._order(envelope, nbytes)
+        else:
+            self._pass(envelope, process(envelope, context, ledger.lap), nbytes)
+
+    def flush(self) -> None:
+        """Send what is ready, for as long as the egress takes it; to be called when it does."""
+        self._flushing = None
+        deadline = perf_counter() + FLUSH_S
+        for _ in range(FLUSH_MESSAGES):
+            if not self._ready:
+                return
+            held = self._ready[0]
+            if not self._hand_over(held):
+                return
+            self._ready.popleft()
+            self._finish(held)
+            if perf_counter() > deadline:
+                break
+        if self._ready and self._flushing is None:
+            self._flushing = self._loop.call_soon(self.flush)
+
+    def surrender(self) -> list[Held]:
+        """Everything that is held, in the order of receipt. None of it will be sent; see `let_go`."""
+        lanes = [held for lane in self._lanes.values() for held in lane]
+        others = [held for held in (*self._ready, *self._gate) if held.envelope.kind is not _GENERATE]
+        self._ready.clear()
+        self._gate.clear()
+        self._next.clear()
+        return sorted(lanes + others, key=lambda held: held.sequence)
+
+    def let_go(self, held: Held) -> None:
+        """Take a surrendered message off the books, in the step that books what has become of it."""
+        self._discard(held)
+
+    def _pass(self, envelope: Envelope, outcome: Outcome, nbytes: int) -> None:
+        """Hand over a message that nothing is in the way of; hold it if the egress does not take it."""
+        ledger = self._ledger
+        outcome = commit(outcome, self._context)
+        if outcome.result is _DROPPED:
+            ledger.dropped(envelope, outcome)
+            return
+        small = len(outcome.messages) == 1 and nbytes < REFERENCE_BYTES
+        if small:  # nothing of it is kept here once it is sent, so that there is nothing to account for
+            frames = outcome.messages[0]
+            if self._send(frames, 0):
+                ledger.lap("send")
+                ledger.handed_over(outcome, nbytes if frames is envelope.message.frames else sum(map(len, frames)))
+                return
+        held = self._hold(envelope, nbytes)
+        held.outcome, held.committed = outcome, True
+        if not small and self._hand_over(held):
+            self._finish(held)
+        else:
+            self._ready.append(held)
+
+    def _order(self, envelope: Envelope, nbytes: int) -> None:
+        """Find the place of a message that something may be in the way of."""
+        kind = envelope.kind
+        if kind is Kind.ABORT and envelope.rids:
+            self._abort(envelope, nbytes)
+        elif kind is Kind.UNREADABLE or (envelope.rejection is not None and kind is not _GENERATE):
+            self._ledger.dropped(envelope, process(envelope, self._context))
+        elif self._gate or (kind is not _GENERATE and self._behind):
+            held = self._hold(envelope, nbytes)
+            held.stage = Stage.GATED
+            self._gate.append(held)
+        else:
+            self._dispatch(envelope, nbytes, None)
+
+    def _dispatch(self, envelope: Envelope, nbytes: int, held: Held | None) -> None:
+        """Process a message now, or have it processed. `held` is it, if it has waited."""
+        rid = envelope.rid
+        lane = self._lanes.get(rid) if rid is not None else None
+        if lane and lane[0] is not held:
+            held = held or self._hold(envelope, nbytes)
+            held.stage = Stage.WAITING
+            self._behind += 1
+            return
+        if envelope.slow and rid is not None and not self._context.rids.is_live(rid, self._context.now()):
+            held = held or self._hold(envelope, nbytes)
+            held.stage = Stage.WORKING
+            self._behind += 1
+            held.future = self._pool.submit(self._work, held)
+            self.tasks += 1
+            return
+        self._ledger.start()
+        outcome = held.outcome if held is not None else None
+        if outcome is None:
+            outcome = process(envelope, self._context, self._ledger.lap)
+        if held is None and not self._ready:
+            self._pass(envelope, outcome, nbytes)
+        else:
+            self._to_egress(held or self._hold(envelope, nbytes), outcome)
+
+    def _to_egress(self, held: Held, outcome: Outcome) -> None:
+        """Hand a processed message over, behind those that are ready already."""
+        held.outcome, held.stage = outcome, Stage.READY
+        size = sum(sum(map(len, frames)) for frames in outcome.messages)
+        if size > held.nbytes:  # computed positions are larger than the prompt that they are for
+            self._flow.take(size - held.nbytes, 0)
+            held.nbytes = size
+        if not self._ready and self._hand_over(held):
+            self._finish(held)
+        else:
+            self._ready.append(held)
+
+    def _hand_over(self, held: Held) -> bool:
+        """Commit, send and book. False if the egress takes nothing (more) now: the message keeps its turn."""
+        outcome = held.outcome
+        assert outcome is not None
+        if not held.committed:
+            outcome = held.outcome = commit(outcome, self._context)
+            held.committed = True
+        if outcome.result is _DROPPED:
+            self._ledger.dropped(held.envelope, outcome)
+            self._flow.give(held.nbytes)
+            return True
+        self._ledger.start()
+        messages = outcome.messages
+        last = len(messages) - 1
+        while held.sent <= last:
+            if not self._send(messages[held.sent], held.nbytes if held.sent == last else 0):
+                return False
+            held.sent += 1
+        if not messages:
+            self._flow.give(held.nbytes)
+        self._ledger.lap("send")
+        self._ledger.handed_over(outcome, sum(sum(map(len, frames)) for frames in messages))
+        return True
+
+    def _hold(self, envelope: Envelope, nbytes: int) -> Held:
+        self._sequence += 1
+        held = Held(envelope, nbytes, self._sequence)
+        self._held += 1
+        self._flow.take(nbytes)
+        if envelope.kind is _GENERATE:
+            self.inflight += 1
+            assert envelope.rid is not None
+            self._lanes.setdefault(envelope.rid, deque()).append(held)
+        return held
+
+    def _finish(self, held: Held) -> None:
+        """A message has left: what it was in the way of goes on. Its bytes are whoever's who has them now."""
+        held.stage = Stage.DONE
+        self._held -= 1
+        self._flow.give(0, 1)
+        if held.envelope.kind is _GENERATE:
+            self.inflight -= 1
+            self._leave_lane(held)
+        self._move()
+
+    def _leave_lane(self, held: Held) -> None:
+        rid = held.envelope.rid
+        assert rid is not None
+        lane = self._lanes[rid]
+        lane.remove(held)
+        if not lane:
+            del self._lanes[rid]
+        elif lane[0].stage is Stage.WAITING:
+            self._next.append(lane[0])
+
+    def _move(self) -> None:
+        """Dispatch what waits for nobody any more: the next in its lane, and what the gate lets through.
+
+        A batch at a time. Until its turn comes a message stays where it is, so that none overtakes it.
+        """
+        if self._moving:
+            return
+        self._moving = True
+        deadline = perf_counter() + FLUSH_S
+        while True:
+            if self._next:
+                held = self._next.popleft()
+                if held.stage is not Stage.WAITING:
+                    continue
+                self._behind -= 1
+            elif self._gate and (self._gate[0].envelope.kind is _GENERATE or not self._behind):
+                held = self._gate.popleft()
+            else:
+                break
+            self._dispatch(held.envelope, held.nbytes, held)
+            if perf_counter() > deadline:
+                self._loop.call_soon(self._move)
+                break
+        self._moving = False
+
+    def _abort(self, envelope: Envelope, nbytes: int) -> None:
+        """Take back the requests that are still held, and pass on the aborts of all others."""
+        passing: list[str] = []
+        taken_back = 0
+        for rid in dict.fromkeys(envelope.rids):
+            lane = self._lanes.get(rid)
+            if lane is None:
+                passing.append(rid)
+                continue
+            if lane[0].committed:
+                passing.append(rid)
+            else:
+                taken_back += 1
+            for held in [held for held in lane if not held.committed]:
+                self._cancel(held)
+        if taken_back:
+            self._ledger.aborts_cancelled(taken_back)
+            if not passing:
+                self._move()
+                return
+            outcome = Outcome(
+                Kind.ABORT,
+                Result.FORWARDED,
+                envelope.dialect,
+                rids=tuple(passing),
+                messages=encode_abort(passing, self._context.policy.egress_framing),
+                envelope=envelope,
+            )
+        else:
+            outcome = process(envelope, self._context)
+        if self._gate:
+            held = self._hold(envelope, nbytes)
+            held.stage, held.outcome = Stage.GATED, outcome
+            self._gate.append(held)
+        elif self._ready:
+            self._to_egress(self._hold(envelope, nbytes), outcome)
+        else:
+            self._pass(envelope, outcome, nbytes)
+        self._move()
+
+    def _cancel(self, held: Held) -> None:
+        """Take a request back: it will not be handed over, and its rid is free at once."""
+        if held.stage is Stage.READY:
+            self._ready.remove(held)
+        elif held.stage is Stage.GATED:
+            self._gate.remove(held)
+        self._discard(held)
+        self._ledger.cancelled(held.envelope)
+
+    def _discard(self, held: Held) -> None:
+        """Let go of a message that will not leave."""
+        stage, held.stage = held.stage, Stage.DONE
+        if stage in (Stage.WORKING, Stage.WAITING):
+            self._behind -= 1
+        if held.envelope.kind is _GENERATE:
+            self.inflight -= 1
+            self._leave_lane(held)
+        if stage is Stage.WORKING:
+            assert held.future is not None
+            if not held.future.cancel():
+                return  # a pool thread is reading it: it stays in memory, and so in the books, until that is through
+            self.tasks -= 1
+        self._release(held)
+
+    def _release(self, held: Held) -> None:
+        self._held -= 1
+        self._flow.give(held.nbytes, 1)
+
+    def _work(self, held: Held) -> None:
+        """Process a request on a thread of the pool."""
+        since = perf_counter()
+
+        def lap(stage: str) -> None:
+            nonlocal since
+            now = perf_counter()
+            held.laps.append((stage, now - since))
+            since = now
+
+        if held.stage is Stage.WORKING:
+            held.outcome = process(held.envelope, self._context, lap)
+        self._worked.append(held)
+        if not self._collecting:
+            self._collecting = True
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        """Take back from the pool what it has processed."""
+        self._collecting = False
+        while self._worked:
+            held = self._worked.popleft()
+            self.tasks -= 1
+            if held.stage is not Stage.WORKING:
+                self._release(held)
+                continue
+            self._behind -= 1
+            self._ledger.worked(held.laps)
+            assert held.outcome is not None
+            self._to_egress(held, held.outcome)
+            self._move()

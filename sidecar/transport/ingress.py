@@ -1,0 +1,110 @@
+"""Receiving: a reader callback that takes what is there, a batch at a time, and never waits for a message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+import zmq
+
+from sidecar.transport.egress import REFERENCE_BYTES
+from sidecar.wire.msgpack import Buffer
+
+Handler = Callable[[list[Buffer], int], None]
+"""Takes a message's frames and their bytes. What it raises is logged and ends nothing."""
+
+BATCH_MESSAGES: Final = 64
+BATCH_S: Final = 0.002
+"""The loop is given to others after so many messages or so much time."""
+
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+logger = logging.getLogger(__name__)
+
+
+class Ingress:
+    """Reads a socket that has POLLIN (PULL, DEALER, ROUTER) on the running event loop.
+
+    libzmq's descriptor is edge-triggered: it becomes readable when something happened, not while
+    something is there. So after every event the socket is read until it says EAGAIN, and a batch that
+    ends earlier schedules the next one.
+
+    Frames below `REFERENCE_BYTES` are copied into bytes, larger ones are views of libzmq's own buffer,
+    which lives as long as any view of it.
+    """
+
+    def __init__(self, socket: zmq.Socket[Any], handler: Handler) -> None:
+        self.messages = 0
+        self.empty = False
+        """Whether the last look found nothing more to read."""
+        self._socket = socket
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = socket.fileno()
+        self._reading = False
+        self._scheduled: asyncio.Handle | None = None
+
+    @property
+    def reading(self) -> bool:
+        """Whether messages are taken as they arrive."""
+        return self._reading
+
+    def resume(self) -> None:
+        """Read from now on."""
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._descriptor, self._drain)
+            self._schedule()
+
+    def pause(self) -> None:
+        """Read no more; takes effect before the next message. Nothing that is there is lost."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+            if self._scheduled is not None:
+                self._scheduled.cancel()
+                self._scheduled = None
+
+    def close(self) -> None:
+        """Pause, and close the socket. What peers had in our receive buffers is lost."""
+        self.pause()
+        self._socket.close(linger=0)
+
+    def _schedule(self) -> None:
+        if self._scheduled is None:
+            self._scheduled = self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._scheduled = None
+        self._drain()
+
+    def _drain(self) -> None:
+        receive, handler = self._socket.recv, self._handler
+        deadline = perf_counter() + BATCH_S
+        for _ in range(BATCH_MESSAGES):
+            if not self._reading:
+                return
+            try:
+                frame = receive(_NOBLOCK, False)
+            except zmq.Again:
+                self.empty = True
+                return
+            size = nbytes = len(frame)
+            frames: list[Buffer] = [frame.bytes if size < REFERENCE_BYTES else frame.buffer]
+            while frame.more:
+                frame = receive(_NOBLOCK, False)
+                size = len(frame)
+                nbytes += size
+                frames.append(frame.bytes if size < REFERENCE_BYTES else frame.buffer)
+            self.empty = False
+            self.messages += 1
+            try:
+                handler(frames, nbytes)
+            except Exception:
+                logger.exception("a message of %d frames and %d bytes could not be handled", len(frames), nbytes)
+            if perf_counter() > deadline:
+                break
+        self._schedule()
