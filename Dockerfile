@@ -26,6 +26,8 @@ RUN /opt/sidecar/bin/python -m pip install --no-deps . \
  && mkdir --parents /image/run/sidecar /image/etc/sidecar /image/srv
 COPY config/container/sidecar.toml /image/etc/sidecar/sidecar.toml
 COPY config/models /image/srv/config/models
+COPY sidecar/demo/models /image/srv/demo/models
+COPY sidecar/demo/requests.rec /image/srv/demo/requests.rec
 
 FROM ${BASE}
 ARG VERSION=0.1.0

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test test-ops check format bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,6 +22,9 @@ demo: install ## real gateway requests through real sockets, with a table of wha
 
 test: install ## all tests that need no GPU, no network and no other program
 	$(BIN)/python -m pytest
+
+test-ops: install ## checks with Prometheus, a browser, Kubernetes schemas and container tools; installs them as root on Debian
+	$(BIN)/python -m tests.ops
 
 check: install ## format, lint and types
 	$(BIN)/ruff format --check .
