@@ -22,6 +22,9 @@ class Span(NamedTuple):
 
 def check_offsets(items: Sequence[ItemView], n: int) -> list[Span]:
     """`offsets_invalid`; returns all spans of a prompt of `n` ids in ascending order."""
+    total = sum(len(item.offsets or ()) for item in items)
+    if total > n:
+        raise _bad(f"{total} spans do not lie apart from one another in a prompt of {n} ids")
     spans = []
     for item in items:
         if not item.offsets:
@@ -76,11 +79,18 @@ def placeholder_ids(media: MediaView, spec: ModelSpec) -> dict[Modality, int]:
 
 
 def check_placeholders(
-    ids: IdList, spans: Sequence[Span], runs: Sequence[IdRun], known: Mapping[Modality, int], spec: ModelSpec
+    ids: IdList,
+    spans: Sequence[Span],
+    runs: Sequence[IdRun],
+    known: Mapping[Modality, int],
+    spec: ModelSpec,
+    *,
+    free: bool = False,
 ) -> None:
     """`placeholder_mismatch`: a span that is not all placeholder, or a placeholder that no span covers.
 
-    `runs` are the spans' places in the bytes. Where no placeholder id is known, a span must be one
+    `runs` are the spans' places in the bytes; `free` says that no placeholder stands outside of them, as
+    far as that has been proved. Where no placeholder id is known, a span must be one
     repeated id; with M-RoPE every modality that the model can encode has one, and the rest is refused
     as a modality.
     """
@@ -94,7 +104,7 @@ def check_placeholders(
             raise _mismatch(
                 f"{where} holds another id than the {span.item.modality.name.lower()} placeholder {expected}"
             )
-    for modality, placeholder in known.items():
+    for modality, placeholder in () if free else known.items():
         if find_outside(ids, runs, placeholder):
             covered = sum(run_length(span) for span, run in zip(spans, runs, strict=True) if run.value == placeholder)
             raise _mismatch(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from sidecar.admission.sampling import DEFAULTS, well_formed
-from sidecar.errors import Rejection
 from sidecar.wire.framing import Framing, join_add
-from sidecar.wire.msgpack import EMPTY_ARRAY, Buffer, pack_array_header, pack_str, read_array_header, skip
-from sidecar.wire.request import default_field, field_is_well_formed
+from sidecar.wire.msgpack import EMPTY_ARRAY, Buffer, pack_array_header, pack_str
+from sidecar.wire.request import default_field, field_is_well_formed, readable_fields
 from sidecar.wire.tokenspeed import GENERATE_TAG, Request
 
 _KEPT: Final = (
@@ -28,7 +27,9 @@ def rejected_request(payload: Buffer, rid: str, error: str, framing: Framing) ->
     fields that say where the answer goes, and the sampling params are kept where they are well-formed;
     the engine decodes them even for a request that it will not run.
     """
-    found = _readable_fields(payload)
+    found = {
+        field: payload[start:end] for field, (start, end) in readable_fields(payload, Request.BOOTSTRAP_ROOM).items()
+    }
     fields = [pack_str(GENERATE_TAG), pack_str(rid)]
     for field in map(Request, range(Request.HTTP_WORKER_IPC, Request.VALIDATION_ERROR)):
         span = found.get(field)
@@ -42,18 +43,3 @@ def rejected_request(payload: Buffer, rid: str, error: str, framing: Framing) ->
             fields.append(default_field(field))
     fields.append(pack_str(error))
     return join_add(framing, pack_array_header(len(fields)) + b"".join(fields), ())
-
-
-def _readable_fields(payload: Buffer) -> dict[int, Buffer]:
-    """The spans of the fields up to the first that cannot be read."""
-    end = len(payload)
-    fields: dict[int, Buffer] = {}
-    try:
-        count, pos = read_array_header(payload, 0, end)
-        for field in range(min(count, Request.VALIDATION_ERROR)):
-            after = skip(payload, pos, end)
-            fields[field] = payload[pos:after]
-            pos = after
-    except Rejection:
-        pass
-    return fields

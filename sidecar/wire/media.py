@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.msgpack import NIL, Buffer, read_array_header, read_int, read_map_header, read_str, skip
 from sidecar.wire.plain import unpack_plain
+from sidecar.wire.request import readable_fields
 from sidecar.wire.spans import ArrayView, array_view, element_bounds, map_view
 from sidecar.wire.tensors import ITEM_BYTES, MAX_RANK, TORCH_DTYPES, Tensor, read_shape, read_tensor
 from sidecar.wire.tokenspeed import Item, Media, Modality, Request
 
 MAX_METADATA_VALUES: Final = 4096
 """The most numbers that a metadata value may hold when it comes as a plain list."""
+
+MAX_METADATA_ENTRIES: Final = 64
+"""The most entries in an item's `model_specific_data`; no processor makes a dozen."""
 
 _HASH_RANGE: Final = (-(2**63), 2**64)
 
@@ -231,6 +235,11 @@ def _read_metadata(item: ArrayView, name: str, aux: Sequence[Buffer], max_depth:
     view = map_view(buf, item.bounds[field], item.bounds[field + 1], max_depth)
     if view is None:
         raise _bad(f"{name}: model_specific_data is no map")
+    if len(view.entries) > MAX_METADATA_ENTRIES:
+        raise Rejection(
+            Reason.TOO_LARGE,
+            f"{name} has {len(view.entries)} entries of model_specific_data; the limit is {MAX_METADATA_ENTRIES}",
+        )
     metadata = {}
     for key, (_, pos, end) in view.entries.items():
         where = f"{name}: {key:.40}"
@@ -298,13 +307,13 @@ def _check_shared_memory_once(items: Sequence[ItemView]) -> None:
 
 def read_handles(payload: Buffer) -> list[str]:
     """The names of all shared-memory segments that can be made out in a request that was refused."""
-    end = len(payload)
+    field = readable_fields(payload, Request.MULTIMODAL_INPUTS).get(Request.MULTIMODAL_INPUTS)
+    if field is None:
+        return []
+    pos, end = field
     names = []
     try:
-        count, pos = read_array_header(payload, 0, end)
-        for _ in range(min(count, Request.MULTIMODAL_INPUTS)):
-            pos = skip(payload, pos, end)
-        media_count, pos = read_array_header(payload, pos, end) if count > Request.MULTIMODAL_INPUTS else (-1, pos)
+        media_count, pos = read_array_header(payload, pos, end)
         item_count, pos = read_array_header(payload, pos, end) if media_count > 0 else (-1, pos)
         for _ in range(item_count):
             after = skip(payload, pos, end)

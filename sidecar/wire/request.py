@@ -11,6 +11,7 @@ import msgpack
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.ids import IdList, find_ids
 from sidecar.wire.msgpack import (
+    MAX_VALUES,
     NIL,
     SIZE,
     Buffer,
@@ -18,6 +19,7 @@ from sidecar.wire.msgpack import (
     read_int,
     read_str,
     skip,
+    too_many,
     truncated,
 )
 from sidecar.wire.plain import unpack_plain
@@ -137,8 +139,8 @@ def _read_rid_of_short_payload(payload: Buffer) -> tuple[str | None, int, int]:
     return read_str(payload, at, after), at, after
 
 
-def read_request(payload: Buffer, rid: str, max_depth: int) -> RequestView:
-    """The view of a generate request whose rid has been read.
+def read_request(payload: Buffer, rid: str, max_depth: int, ids: IdList | None = None) -> RequestView:
+    """The view of a generate request whose rid has been read. `ids` is its prompt if that was found before.
 
     Raises `Rejection(malformed_request)` for a wrong tag, too few fields, a field of a type that the
     engine's decoder refuses, or bytes after the array, and `Rejection(too_large)` for deep nesting.
@@ -150,6 +152,8 @@ def read_request(payload: Buffer, rid: str, max_depth: int) -> RequestView:
             Reason.MALFORMED_REQUEST,
             f"the request has {count} fields; the engine needs {REQUEST_MIN_FIELDS}, the tag to the sampling params",
         )
+    if count > MAX_VALUES:
+        raise too_many(0)
     if payload[body : body + len(_TAG)] != _TAG:
         raise Rejection(Reason.MALFORMED_REQUEST, f"the tag is not {GENERATE_TAG}")
     bounds = [body]
@@ -167,7 +171,8 @@ def read_request(payload: Buffer, rid: str, max_depth: int) -> RequestView:
             if field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED):
                 lists[field] = find_ids(payload, bounds[-1], end)
         elif field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED):
-            found = lists[field] = find_ids(payload, pos, end, max_depth)
+            known = ids is not None and ids.start == pos
+            found = lists[field] = ids if known else find_ids(payload, pos, end, max_depth)
             pos = found.end if found is not None else skip(payload, pos, end, max_depth)
         else:
             pos = skip(payload, pos, end, max_depth)
@@ -177,6 +182,22 @@ def read_request(payload: Buffer, rid: str, max_depth: int) -> RequestView:
     array = ArrayView(payload, 0, bounds)
     _check_types(array)
     return RequestView(payload, array, rid, lists.get(Request.INPUT_IDS), lists.get(Request.INPUT_IDS_UNPADDED))
+
+
+def readable_fields(payload: Buffer, last: Request) -> dict[int, tuple[int, int]]:
+    """Where the fields up to `last` stand, as far as they can be made out in a request that was refused."""
+    end = len(payload)
+    fields: dict[int, tuple[int, int]] = {}
+    try:
+        count, pos = read_array_header(payload, 0, end)
+        for field in range(min(count, last + 1)):
+            ids = find_ids(payload, pos, end) if field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED) else None
+            after = ids.end if ids is not None else skip(payload, pos, end)
+            fields[field] = pos, after
+            pos = after
+    except Rejection:
+        pass
+    return fields
 
 
 def field_is_well_formed(field: Request, span: Buffer) -> bool:

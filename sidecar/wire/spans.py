@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.msgpack import (
+    MAX_VALUES,
     SIZE,
     Buffer,
     pack_array_header,
@@ -21,6 +22,7 @@ from sidecar.wire.msgpack import (
     read_map_header,
     read_str,
     skip,
+    too_many,
     truncated,
 )
 
@@ -79,6 +81,8 @@ def array_view(buf: Buffer, pos: int, end: int, max_depth: int = 32) -> ArrayVie
 
 def element_bounds(buf: Buffer, pos: int, end: int, count: int, max_depth: int = 32) -> list[int]:
     """The positions of `count` values that begin at `pos`, and the position after the last."""
+    if count > MAX_VALUES:
+        raise too_many(pos)
     bounds = [pos]
     append = bounds.append
     sizes = SIZE
