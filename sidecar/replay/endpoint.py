@@ -50,9 +50,7 @@ def open_socket(
     return socket
 
 
-def new_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, *, hwm: int = _HWM
-) -> zmq.Socket[bytes]:
+def new_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, *, hwm: int = _HWM) -> zmq.Socket[bytes]:
     """A socket with room for `hwm` messages on either side, that does not queue for a peer who is not there."""
     socket = context.socket(kind)
     socket.set(zmq.LINGER, 0)
