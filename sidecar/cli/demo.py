@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -53,14 +53,15 @@ def run(args: argparse.Namespace) -> int:
     cases = load_cases()
     started = time.monotonic()
     faults: list[str] = []
-    with _ending_on_sigterm(), _folder() as folder, contextlib.ExitStack() as stack:
+    with _Signals() as signals, _folder() as folder, contextlib.ExitStack() as stack:
         stages: dict[str, Stage] = {}
         try:
             names = list(dict.fromkeys(case.model for case in cases))
             with console.status(f"starting {len(names)} sidecars and as many stand-in schedulers"):
                 for name in names:
                     path = stack.enter_context(as_file(model_folder(name)))
-                    stages[name] = stack.enter_context(Stage(path, folder / name, cases[0].record.framing))
+                    with signals.hold():
+                        stages[name] = stack.enter_context(Stage(path, folder / name, cases[0].record.framing))
                 for stage in stages.values():
                     stage.wait_ready()
             table, accounts = _table(), []
@@ -184,15 +185,43 @@ def _folder() -> Iterator[Path]:
         yield Path(short)
 
 
-@contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """While entered, SIGTERM unwinds like an exception, so that every context closes."""
+class _Signals:
+    """While entered, SIGTERM and SIGINT unwind like exceptions, so that every context closes.
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    `hold` puts that off: a process that has just been started must first be somebody's to end.
+    """
 
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self) -> None:
+        self._held = False
+        self._pending = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._leave)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Until the end of the block a signal waits."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._pending:
+            self._leave(self._pending, None)
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        if self._held:
+            self._pending = number
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise SystemExit(128 + number)

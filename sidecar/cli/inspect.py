@@ -50,6 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     form = how.add_mutually_exclusive_group()
     form.add_argument("--list", action="store_true", help="one line a message")
     form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--bytes", action="store_true", help="the payload byte by byte")
     how.add_argument("--positions", action="store_true", help="chart the M-RoPE axes")
     how.add_argument("--all", action="store_true", help="fields at their defaults too")
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from sidecar.inspection.document import document
     from sidecar.inspection.page import read_page
     from sidecar.inspection.source import Source
-    from sidecar.inspection.terminal import print_line, print_page, print_rules
+    from sidecar.inspection.terminal import print_bytes, print_line, print_page, print_rules
 
     source = Source(args.file)
     judge = None if args.no_rules else _judge(args, memory=source.is_stream)
@@ -77,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(document(number, record, page, verdict, positions=args.positions)))
         elif args.list:
             print_line(console, number, record, page, verdict)
+        elif args.bytes:
+            print_bytes(console, record, page)
         else:
             print_page(console, number, record, page, verdict, positions=args.positions, everything=args.all)
         shown += 1

@@ -116,6 +116,7 @@ class Stage:
         """Wait until the sidecar takes requests and its scheduler is connected. Raises `TransportError`."""
         self._wait(lambda: self._get("readyz") is not None, START_S, "the sidecar did not become ready")
         self._socket = self._context.socket(zmq.PUSH)
+        self._socket.set(zmq.IMMEDIATE, 1)  # or the first request's time would be that of the connection
         self._socket.connect(self._ingress)
 
     def send(self, record: Record) -> float:
@@ -156,7 +157,8 @@ class Stage:
     @property
     def arrived(self) -> int:
         """Messages that the sink has recorded; to be asked after `stop`."""
-        return len(Reader(self._recording))
+        with Reader(self._recording) as reader:
+            return len(reader)
 
     def _next(self) -> Record | None:
         if not self._recording.exists() or self._recording.stat().st_size < 32:

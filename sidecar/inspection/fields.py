@@ -163,8 +163,7 @@ def _read_sampling(name: str, buf: Buffer, start: int, end: int, aux: Sequence[B
     if not node.children:
         return node
     told = ", ".join(f"{child.name} {child.text}" for child in node.children if not child.default)
-    children = tuple(dataclasses.replace(child, default=True) for child in node.children)
-    return dataclasses.replace(node, text=told or "all at their defaults", children=children)
+    return dataclasses.replace(node, text=told or "all at their defaults", folded=True)
 
 
 SAMPLING: Final = Struct(_names(Sampling), dict(enumerate(DEFAULT_VALUES)))

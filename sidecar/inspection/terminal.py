@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from sidecar.inspection.chart import charts, segments, strip
+from sidecar.inspection.dump import dump
 from sidecar.inspection.page import Page
 from sidecar.inspection.values import Node, size
 from sidecar.inspection.verdict import Verdict
 from sidecar.recording import Record
+from sidecar.replay.decode import payload_of
 
 _STYLES: Final = {
     "forward": ("✓", "green"),
@@ -50,6 +52,22 @@ def print_page(
             console.print(_indent(Group(*_positions(page, verdict, console.width)), _INDENT))
     elif page.problems:
         console.print()
+    console.print()
+
+
+def print_bytes(console: Console, record: Record, page: Page) -> None:
+    """Print the payload byte by byte."""
+    payload = payload_of(record.frames, record.framing)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False, pad_edge=False)
+    table.add_column("byte", justify="right", style="dim", no_wrap=True)
+    table.add_column("", justify="right", style="dim", no_wrap=True)
+    table.add_column("hex", no_wrap=True, style="cyan")
+    table.add_column("field", overflow="fold")
+    table.add_column("says", overflow="fold")
+    for row in dump(payload, page.fields):
+        name = Text("  " * row.depth + _printable(row.name))
+        table.add_row(str(row.start), f"+{row.nbytes}", row.data, name, Text(row.text))
+    console.print(table)
     console.print()
 
 
@@ -134,7 +152,8 @@ def _rows(nodes: Sequence[Node], depth: int, everything: bool) -> Iterator[tuple
         name = Text.assemble("  " * depth, (place, "dim"), _printable(node.name))
         shown = "" if node.children and node.text.endswith(" fields") else node.text
         yield name, f"{node.nbytes:,}", Text(shown, "red" if "not a tensor" in node.text else "")
-        yield from _rows(node.children, depth + 1, everything)
+        if everything or not node.folded:
+            yield from _rows(node.children, depth + 1, everything)
 
 
 def _prompt(page: Page, width: int) -> Iterator[RenderableType]:

@@ -56,7 +56,7 @@ class Node:
 
     `value` is what `--json` shows: plain JSON, a long id list as [count, id] runs, a tensor as an
     object. `index` is the position of a field in its array; `default` says that the field has the
-    value that it would have if it were not there.
+    value that it would have if it were not there, `folded` that the text says what its children do.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Node:
     children: tuple[Node, ...] = ()
     index: int | None = None
     default: bool = False
+    folded: bool = False
 
     @property
     def nbytes(self) -> int:
