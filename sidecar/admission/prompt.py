@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from sidecar.errors import Reason, Rejection
 from sidecar.model import ModelSpec
-from sidecar.wire.ids import MAX_TOKEN_ID, IdList, prove_ids
+from sidecar.wire.ids import MAX_TOKEN_ID, NO_IDS, IdList, IdRun, prove_ids
 
 RESERVED_TOKENS: Final = 2
 """The scheduler takes prompts of at most max_model_len - 2 ids."""
 
 
-def check_ids(ids: IdList | None, unpadded: IdList | None, spec: ModelSpec, *, name: str = "input_ids") -> None:
-    """`token_ids_invalid`: an id that is no integer in [0, 2^31), or in the unpadded ids one past the vocabulary."""
+def check_ids(
+    ids: IdList | None,
+    unpadded: IdList | None,
+    spec: ModelSpec,
+    *,
+    runs: Sequence[IdRun] = (),
+    placeholders: frozenset[int] = NO_IDS,
+    name: str = "input_ids",
+) -> bool:
+    """`token_ids_invalid`: an id that is no integer in [0, 2^31), or in the unpadded ids one past the vocabulary.
+
+    `runs` are the media's spans in the unpadded ids, where they have been located. Returns whether the
+    unpadded ids are also free of `placeholders` outside of them: one look at the ids answers both.
+    """
     vocabulary = min(spec.vocab_size or MAX_TOKEN_ID, MAX_TOKEN_ID)
+    free = True
     if ids is not None:
-        prove_ids(ids, MAX_TOKEN_ID if unpadded is not None else vocabulary, name)
+        if unpadded is not None:
+            prove_ids(ids, MAX_TOKEN_ID, name)
+        else:
+            free = prove_ids(ids, vocabulary, name, runs, placeholders)
     if unpadded is not None:
-        prove_ids(unpadded, vocabulary, "input_ids_unpadded")
+        free = prove_ids(unpadded, vocabulary, "input_ids_unpadded", runs, placeholders)
+    return free
 
 
 def check_length(ids: IdList | None, max_model_len: int | None, *, name: str = "input_ids") -> IdList:

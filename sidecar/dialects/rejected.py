@@ -7,7 +7,8 @@ from typing import Final
 from sidecar.admission.sampling import DEFAULTS, well_formed
 from sidecar.wire.framing import Framing, join_add
 from sidecar.wire.msgpack import EMPTY_ARRAY, Buffer, pack_array_header, pack_str
-from sidecar.wire.request import default_field, field_is_well_formed, readable_fields
+from sidecar.wire.request import default_field, field_is_well_formed
+from sidecar.wire.salvage import readable_fields
 from sidecar.wire.tokenspeed import GENERATE_TAG, Request
 
 _KEPT: Final = (

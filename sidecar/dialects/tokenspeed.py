@@ -6,7 +6,7 @@ steps, what each one needs, and what it leaves for the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.admission import sampling
@@ -41,10 +41,11 @@ from sidecar.model import ModelSpec
 from sidecar.outcome import Envelope, Kind, Lap, MediaNote, Outcome, Result
 from sidecar.wire.framing import Message, join_add
 from sidecar.wire.ids import IdList, IdRun, locate
-from sidecar.wire.media import ItemView, MediaView, read_handles, read_media
+from sidecar.wire.media import ItemView, MediaView
 from sidecar.wire.msgpack import Buffer
 from sidecar.wire.pads import pad_value
 from sidecar.wire.request import RequestView, read_request, read_rid
+from sidecar.wire.salvage import read_handles
 from sidecar.wire.text import TextRequest, match_text
 from sidecar.wire.tokenspeed import Modality, Request
 
@@ -60,7 +61,6 @@ MAX_TAILS: Final = 1024
 
 class _Read(NamedTuple):
     request: RequestView
-    media: MediaView | None
     text: TextRequest | None
 
 
@@ -69,6 +69,18 @@ class _KnownText(NamedTuple):
 
     text: TextRequest
     sampling_bytes: int
+
+
+class _Located(NamedTuple):
+    """The media's spans in ascending order, and their places in the bytes of the prompt.
+
+    `known` are the placeholder ids, `free` says that none of them stands outside of the spans.
+    """
+
+    spans: list[Span]
+    runs: list[IdRun]
+    known: Mapping[Modality, int]
+    free: bool = False
 
 
 class _Placed(NamedTuple):
@@ -93,7 +105,7 @@ class TokenSpeed:
         """Read the rid, then the spans of the request and of its media."""
         payload = message.payload
         text = match_text(payload) if isinstance(payload, bytes) else None
-        if text is not None:
+        if text is not None and text.tail is not None:
             known = context.tails.get((text.fields, text.tail))
             limits = context.policy.limits
             if known is not None and nbytes <= limits.message_bytes and len(message.frames) <= limits.frames:
@@ -108,14 +120,16 @@ class TokenSpeed:
         limits = context.policy.limits
         try:
             check_size(message, nbytes, limits)
-            request = read_request(payload, rid, limits.nesting)
-            array = request.array
-            media = None
-            if not array.is_nil(Request.MULTIMODAL_INPUTS):
-                at, end = array.bounds[Request.MULTIMODAL_INPUTS : Request.MULTIMODAL_INPUTS + 2]
-                media = read_media(payload, at, end, message.aux, max_items=limits.items, max_depth=limits.nesting)
-                envelope.slow = media is not None and _is_slow(request, media, context)
-            envelope.content = _Read(request, media, text)
+            request = read_request(
+                payload,
+                rid,
+                message.aux,
+                max_items=limits.items,
+                max_depth=limits.nesting,
+                ids=text.ids if text is not None else None,
+            )
+            envelope.slow = request.media is not None and _is_slow(request, request.media, context)
+            envelope.content = _Read(request, text)
         except Rejection as rejection:
             envelope.rejection = rejection
         return envelope
@@ -124,7 +138,8 @@ class TokenSpeed:
         """Admit and materialize. Raises `Rejection`."""
         if isinstance(envelope.content, _KnownText):
             return self._process_known_text(envelope, envelope.content, context, lap)
-        request, media, text = envelope.content
+        request, text = envelope.content
+        media = request.media
         spec, policy = context.spec, context.policy
         array = request.array
         edits = RequestEdits(request, media, envelope.message.aux, tensor_metadata=policy.engine_kind == "tokenspeed")
@@ -142,8 +157,14 @@ class TokenSpeed:
                 edits.request[Request.SAMPLING_PARAMS] = final
         else:
             sampling.check(span)
-        if policy.token_ids == "strict":
+        located = _locate(request, media, spec)
+        if policy.token_ids == "strict" and located is None:
             check_ids(request.ids, request.unpadded, spec)
+        elif policy.token_ids == "strict":
+            assert located is not None
+            placeholders = frozenset(located.known.values())
+            free = check_ids(request.ids, request.unpadded, spec, runs=located.runs, placeholders=placeholders)
+            located = located._replace(free=free)
         ids = check_length(request.ids, policy.max_model_len)
         outcome = Outcome(Kind.GENERATE, Result.FORWARDED, self.name, request.rid)
 
@@ -156,14 +177,14 @@ class TokenSpeed:
         elif gate is Gate.MATERIALIZE:
             assert media is not None
             if FORMS[policy.engine_kind] is Form.FULL:
-                self._materialize(request, media, context, edits, outcome, lap, preset=preset)
+                self._materialize(request, media, located, context, edits, outcome, lap, preset=preset)
             else:
                 self._convert(request, media, context, edits)
         lap("positions" if outcome.delta is not None else "admit")
         outcome.messages = [_leave(envelope.message, edits, gate, context)]
         lap("edit")
         plain = media is None and request.unpadded is None and not preset
-        if text is not None and plain:
+        if text is not None and text.tail is not None and plain:
             if len(context.tails) >= MAX_TAILS:
                 context.tails.clear()
             if not request.flag(Request.RETURN_LOGPROB):
@@ -177,6 +198,7 @@ class TokenSpeed:
         params and the gate depend on bytes that have passed before.
         """
         text, sampling_bytes = known
+        assert text.tail is not None
         policy, vocabulary = context.policy, context.spec.vocab_size
         message = envelope.message
         final = None
@@ -201,6 +223,7 @@ class TokenSpeed:
         self,
         request: RequestView,
         media: MediaView,
+        located: _Located | None,
         context: Context,
         edits: RequestEdits,
         outcome: Outcome,
@@ -213,14 +236,16 @@ class TokenSpeed:
         upstream = request.unpadded is not None
         prompt = request.unpadded if request.unpadded is not None else request.ids
         assert prompt is not None
+        if located is None:
+            check_offsets(media.items, prompt.n)  # says what is wrong with them
         expanded = None
         if policy.expand_placeholders and not upstream:
-            check_offsets(media.items, prompt.n)
             expanded = expand(prompt, media, context.spec, context.encoder)
             if expanded is not None:
                 prompt, media = expanded
                 check_length(prompt, policy.max_model_len)
-        placed = _place(prompt, media, context)
+                located = None
+        placed = _place(prompt, media, located, context)
         check_present(media.items)
         check_features(media.items, context.spec, _feature_rows(media, context.spec))
         check_modalities(media.items, context.spec)
@@ -340,12 +365,28 @@ def _logprob_query(request: RequestView, media: MediaView | None) -> LogprobQuer
     )
 
 
-def _place(prompt: IdList, media: MediaView, context: Context) -> _Placed:
-    """Offsets, placeholders and grids: where media stands, and the plan of its positions."""
-    spec = context.spec
+def _locate(request: RequestView, media: MediaView | None, spec: ModelSpec) -> _Located | None:
+    """Where media stands, as far as its offsets can be used; what is wrong with them is said in its turn."""
+    prompt = request.unpadded if request.unpadded is not None else request.ids
+    if prompt is None or media is None or not media.items:
+        return None
+    try:
+        return _locate_spans(prompt, media, spec)
+    except Rejection:
+        return None
+
+
+def _locate_spans(prompt: IdList, media: MediaView, spec: ModelSpec) -> _Located:
     spans = check_offsets(media.items, prompt.n)
     runs = locate(prompt, [(span.start, span.end) for span in spans])
-    check_placeholders(prompt, spans, runs, placeholder_ids(media, spec), spec)
+    return _Located(spans, runs, placeholder_ids(media, spec))
+
+
+def _place(prompt: IdList, media: MediaView, located: _Located | None, context: Context) -> _Placed:
+    """Offsets, placeholders and grids: where media stands, and the plan of its positions."""
+    spec = context.spec
+    spans, runs, known, free = located if located is not None else _locate_spans(prompt, media, spec)
+    check_placeholders(prompt, spans, runs, known, spec, free=free)
     grids = [grids_of(item, spec) for item in media.items]
     if context.planner is not None:
         items = [media_item(item, rows) for item, rows in zip(media.items, grids, strict=True)]

@@ -163,6 +163,8 @@ def expand(
     no span is such a one. Raises `Rejection(expansion_mismatch)` for one that cannot be expanded.
     The offsets must have been checked.
     """
+    if not any(start == end for item in media.items for start, end in item.offsets or ()):
+        return None
     spans = sorted(
         ((start, end, item, place) for item in media.items for place, (start, end) in enumerate(item.offsets or ())),
         key=lambda span: span[0],

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import Reason, Rejection
-from sidecar.wire.msgpack import NIL, Buffer, read_array_header, read_int, read_map_header, read_str, skip
+from sidecar.wire.msgpack import NIL, Buffer, read_array_header, read_int, read_map_header, read_str
 from sidecar.wire.plain import unpack_plain
-from sidecar.wire.request import readable_fields
 from sidecar.wire.spans import ArrayView, array_view, element_bounds, map_view
 from sidecar.wire.tensors import ITEM_BYTES, MAX_RANK, TORCH_DTYPES, Tensor, read_shape, read_tensor
-from sidecar.wire.tokenspeed import Item, Media, Modality, Request
+from sidecar.wire.tokenspeed import Item, Media, Modality
 
 MAX_METADATA_VALUES: Final = 4096
 """The most numbers that a metadata value may hold when it comes as a plain list."""
@@ -109,7 +108,7 @@ def _bad(what: str) -> Rejection:
 def read_media(
     buf: Buffer, pos: int, end: int, aux: Sequence[Buffer], *, max_items: int, max_depth: int
 ) -> MediaView | None:
-    """The view of field 22 of a request; None if it is nil.
+    """The view of field 22 of a request, which stands at `pos` of a buffer that ends at `end`; None if it is nil.
 
     Without items the request is text, but what else the field holds is decoded by the engine all the
     same. Raises `Rejection` with `malformed_multimodal`, `malformed_tensor`, or `too_large` for more than
@@ -117,19 +116,18 @@ def read_media(
     """
     if buf[pos : pos + 1] == NIL:
         return None
-    media = array_view(buf, pos, end, max_depth)
-    if media is None or not len(media):
-        raise _bad("multimodal_inputs is no array with a list of items")
-    bounds = media.bounds
-    count, body = read_array_header(buf, bounds[0], bounds[1])
+    fields, body = read_array_header(buf, pos, end)
+    count, at = read_array_header(buf, body, end) if fields > 0 else (-1, body)
     if count < 0:
-        raise _bad("mm_items is no list")
+        raise _bad("multimodal_inputs is no array with a list of items")
     if count > max_items:
         raise Rejection(Reason.TOO_LARGE, f"the request has {count} items; the limit is {max_items} (limits.items)")
-    item_bounds = element_bounds(buf, body, bounds[1], count, max_depth)
-    items = [
-        _read_item(buf, item_bounds[index], item_bounds[index + 1], index, aux, max_depth) for index in range(count)
-    ]
+    items = []
+    for ordinal in range(count):
+        item = _read_item(buf, at, end, ordinal, aux, max_depth)
+        items.append(item)
+        at = item.array.end
+    media = ArrayView(buf, pos, [body, *element_bounds(buf, at, end, fields - 1, max_depth)])
     _check_shared_memory_once(items)
     _tensor(media, Media.RESERVED, aux, "the reserved field of multimodal_inputs")
     return MediaView(
@@ -143,8 +141,8 @@ def read_media(
     )
 
 
-def _read_item(buf: Buffer, pos: int, end: int, index: int, aux: Sequence[Buffer], max_depth: int) -> ItemView:
-    name = f"item {index}"
+def _read_item(buf: Buffer, pos: int, end: int, ordinal: int, aux: Sequence[Buffer], max_depth: int) -> ItemView:
+    name = f"item {ordinal}"
     item = array_view(buf, pos, end, max_depth)
     if item is None or not len(item):
         raise _bad(f"{name} is no array with a modality")
@@ -155,7 +153,7 @@ def _read_item(buf: Buffer, pos: int, end: int, index: int, aux: Sequence[Buffer
     if digest is not None and not _HASH_RANGE[0] <= digest < _HASH_RANGE[1]:
         raise _bad(f"{name}: the hash {digest} does not fit 64 bits")
     return ItemView(
-        index,
+        ordinal,
         item,
         Modality(modality),
         digest,
@@ -303,38 +301,6 @@ def _check_shared_memory_once(items: Sequence[ItemView]) -> None:
                 raise _bad(
                     f"items {first} and {item.ordinal} carry the same shared-memory segment {item.shm.name!r:.80}"
                 )
-
-
-def read_handles(payload: Buffer) -> list[str]:
-    """The names of all shared-memory segments that can be made out in a request that was refused."""
-    field = readable_fields(payload, Request.MULTIMODAL_INPUTS).get(Request.MULTIMODAL_INPUTS)
-    if field is None:
-        return []
-    pos, end = field
-    names = []
-    try:
-        media_count, pos = read_array_header(payload, pos, end)
-        item_count, pos = read_array_header(payload, pos, end) if media_count > 0 else (-1, pos)
-        for _ in range(item_count):
-            after = skip(payload, pos, end)
-            names += _names_in_item(payload, pos, after)
-            pos = after
-    except Rejection:
-        pass
-    return names
-
-
-def _names_in_item(payload: Buffer, pos: int, end: int) -> list[str]:
-    try:
-        item = array_view(payload, pos, end)
-        if item is None or item.is_nil(Item.FEATURE_SHM):
-            return []
-        view = map_view(payload, item.bounds[Item.FEATURE_SHM], end)
-    except Rejection:
-        return []
-    place = view.entries.get("shm_name") if view is not None else None
-    name = read_str(payload, place[1], place[2]) if place is not None else None
-    return [name] if name is not None else []
 
 
 def _no_ext(code: int, data: bytes) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ import msgpack
 
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.ids import IdList, find_ids
+from sidecar.wire.media import MediaView, read_media
 from sidecar.wire.msgpack import (
     MAX_VALUES,
     NIL,
@@ -63,13 +64,15 @@ _TYPES: Final[Mapping[int, tuple[frozenset[int], str]]] = {
 }
 """The types of the engine's own struct, as sets of lead bytes: it ends when a field has another."""
 
+_LISTS: Final = frozenset([Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED])
 _SCALAR: Final = frozenset(_INT | _BOOL | _OPTIONAL | _NUMBER)
 
 
 class RequestView(NamedTuple):
     """A generate request whose every field has a place and the type that the engine decodes.
 
-    `ids` and `unpadded` are None where the field is nil; their elements are not yet proved to be ids.
+    `ids`, `unpadded` and `media` are None where the field is nil; the lists' elements are not yet proved
+    to be ids.
     """
 
     buf: Buffer
@@ -77,6 +80,7 @@ class RequestView(NamedTuple):
     rid: str
     ids: IdList | None
     unpadded: IdList | None
+    media: MediaView | None
 
     def text(self, field: Request) -> str | None:
         """The value of a string field; None where it is nil or the array is shorter."""
@@ -139,11 +143,20 @@ def _read_rid_of_short_payload(payload: Buffer) -> tuple[str | None, int, int]:
     return read_str(payload, at, after), at, after
 
 
-def read_request(payload: Buffer, rid: str, max_depth: int, ids: IdList | None = None) -> RequestView:
+def read_request(
+    payload: Buffer,
+    rid: str,
+    aux: Sequence[Buffer] = (),
+    *,
+    max_items: int,
+    max_depth: int,
+    ids: IdList | None = None,
+) -> RequestView:
     """The view of a generate request whose rid has been read. `ids` is its prompt if that was found before.
 
     Raises `Rejection(malformed_request)` for a wrong tag, too few fields, a field of a type that the
-    engine's decoder refuses, or bytes after the array, and `Rejection(too_large)` for deep nesting.
+    engine's decoder refuses, or bytes after the array, `Rejection(too_large)` for deep nesting, and what
+    `read_media` raises.
     """
     end = len(payload)
     count, body = read_array_header(payload, 0, end)
@@ -158,22 +171,29 @@ def read_request(payload: Buffer, rid: str, max_depth: int, ids: IdList | None =
         raise Rejection(Reason.MALFORMED_REQUEST, f"the tag is not {GENERATE_TAG}")
     bounds = [body]
     lists: dict[int, IdList | None] = {}
+    media, media_error = None, None
     pos = body
     sizes = SIZE
     for field in range(count):
         if pos >= end:
             raise truncated(pos, end)
         size = sizes[payload[pos]]
-        if size:
-            pos += size
-            if pos > end:
-                raise truncated(bounds[-1], end)
-            if field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED):
-                lists[field] = find_ids(payload, bounds[-1], end)
-        elif field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED):
+        if field in _LISTS:
             known = ids is not None and ids.start == pos
             found = lists[field] = ids if known else find_ids(payload, pos, end, max_depth)
             pos = found.end if found is not None else skip(payload, pos, end, max_depth)
+        elif field == Request.MULTIMODAL_INPUTS and payload[pos] != 0xC0:
+            try:
+                media = read_media(payload, pos, end, aux, max_items=max_items, max_depth=max_depth)
+                assert media is not None
+                pos = media.array.end
+            except Rejection as rejection:
+                media_error = rejection
+                pos = skip(payload, pos, end, max_depth)
+        elif size:
+            pos += size
+            if pos > end:
+                raise truncated(bounds[-1], end)
         else:
             pos = skip(payload, pos, end, max_depth)
         bounds.append(pos)
@@ -181,23 +201,9 @@ def read_request(payload: Buffer, rid: str, max_depth: int, ids: IdList | None =
         raise Rejection(Reason.MALFORMED_REQUEST, f"{end - pos} bytes follow the request, which ends at byte {pos}")
     array = ArrayView(payload, 0, bounds)
     _check_types(array)
-    return RequestView(payload, array, rid, lists.get(Request.INPUT_IDS), lists.get(Request.INPUT_IDS_UNPADDED))
-
-
-def readable_fields(payload: Buffer, last: Request) -> dict[int, tuple[int, int]]:
-    """Where the fields up to `last` stand, as far as they can be made out in a request that was refused."""
-    end = len(payload)
-    fields: dict[int, tuple[int, int]] = {}
-    try:
-        count, pos = read_array_header(payload, 0, end)
-        for field in range(min(count, last + 1)):
-            ids = find_ids(payload, pos, end) if field in (Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED) else None
-            after = ids.end if ids is not None else skip(payload, pos, end)
-            fields[field] = pos, after
-            pos = after
-    except Rejection:
-        pass
-    return fields
+    if media_error is not None:
+        raise media_error
+    return RequestView(payload, array, rid, lists.get(Request.INPUT_IDS), lists.get(Request.INPUT_IDS_UNPADDED), media)
 
 
 def field_is_well_formed(field: Request, span: Buffer) -> bool:

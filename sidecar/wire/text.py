@@ -23,13 +23,14 @@ _TWO_NILS: Final = b"\xc0\xc0"
 class TextRequest(NamedTuple):
     """A request of `fields` fields with a short rid, no worker address and no text: only ids.
 
-    `ids` are found, not proved. `tail` are the fields behind them, which nobody has looked at.
+    `ids` are found, not proved. `tail` are the fields behind them, which nobody has looked at; None if
+    they are longer than those of a text request.
     """
 
     rid: str
     ids: IdList
     fields: int
-    tail: bytes
+    tail: bytes | None
 
 
 def match_text(payload: bytes) -> TextRequest | None:
@@ -57,8 +58,9 @@ def match_text(payload: bytes) -> TextRequest | None:
         if not payload.startswith(_TWO_NILS, end):
             return None
         ids = find_ids(payload, end + 2, len(payload))
-        if ids is None or len(payload) - ids.end > MAX_TAIL_BYTES:
+        if ids is None:
             return None
-        return TextRequest(payload[start:end].decode(), ids, fields, payload[ids.end :])
+        tail = payload[ids.end :] if len(payload) - ids.end <= MAX_TAIL_BYTES else None
+        return TextRequest(payload[start:end].decode(), ids, fields, tail)
     except (IndexError, UnicodeDecodeError, Rejection):
         return None
