@@ -24,6 +24,9 @@ GRID_NAME: Final = "grid_thws"
 
 SECONDS_NAMES: Final = ("video_second_per_grid", "second_per_grid_ts")
 
+_UNPROMOTABLE: Final = frozenset({"uint16", "uint32", "uint64"})
+"""torch cannot join these with the grids of another request in the batch."""
+
 Grids = tuple[tuple[int, int, int], ...]
 
 
@@ -38,6 +41,8 @@ def grids_of(item: ItemView, spec: ModelSpec) -> Grids:
     if value is None:
         return ()
     rows = _integers(item, name, value, Reason.GRID_INVALID)
+    if value.tensor is not None and value.tensor.canonical_dtype in _UNPROMOTABLE:
+        raise _bad(item, Reason.GRID_INVALID, f"{name} is {value.tensor.dtype}; expected int64 or int32")
     if rows.ndim != 2 or rows.shape[1] != 3:
         raise _bad(item, Reason.GRID_INVALID, f"{name} has the shape {list(rows.shape)}; expected rows of (t, h, w)")
     return tuple(map(tuple, rows.tolist()))
