@@ -1,0 +1,128 @@
+"""Order under any interleaving: an engine watches what leaves, whatever comes, works and blocks when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.admission.control import DEFAULT_TAGS
+from tests.build import context
+from tests.service.fakes import Bench
+from tests.service.messages import slow, text
+
+RIDS = ("a", "b", "c")
+
+OPERATIONS = st.one_of(
+    st.tuples(st.sampled_from(("text", "slow", "abort")), st.sampled_from(RIDS)),
+    st.tuples(st.sampled_from(("control", "work", "start", "finish", "block", "unblock", "yield")), st.just("")),
+)
+
+
+def stamp(payload: bytes, number: int) -> bytes:
+    """The message with its number in http_worker_ipc, so that it can be told from others of its rid."""
+    fields = msgpack.unpackb(payload, strict_map_key=False)
+    fields[2] = str(number)
+    return msgpack.packb(fields)
+
+
+class Watch:
+    """What came, what was taken back, and what the engine must therefore never see."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.came: dict[int, tuple[str, str]] = {}
+        self.forbidden: set[int] = set()
+
+    def receive(self, what: str, rid: str) -> None:
+        number = len(self.came)
+        self.came[number] = (what, rid)
+        if what == "abort":
+            gone = {index for _, index in self.seen()}
+            head = self.bench.lanes._ready[0] if self.bench.lanes._ready else None
+            if head is not None and head.committed:
+                gone.add(int(msgpack.unpackb(head.envelope.message.payload, strict_map_key=False)[2]))
+            self.forbidden |= {
+                index
+                for index, (kind, other) in self.came.items()
+                if other == rid and kind in ("text", "slow") and index not in gone
+            }
+            payload = msgpack.packb(["AbortReq", rid, None])
+        elif what == "control":
+            payload = msgpack.packb(["FlushCacheReqInput", None, None])
+        else:
+            payload = text(rid) if what == "text" else slow(rid)
+        self.bench.receive(stamp(payload, number))
+
+    def seen(self) -> list[tuple[str, int]]:
+        """What left, as (kind, number)."""
+        found = []
+        for payload, *_ in self.bench.egress.sent:
+            fields = msgpack.unpackb(payload, strict_map_key=False)
+            found.append((fields[0], int(fields[2])))
+        return found
+
+    def check(self) -> None:
+        order = [number for _, number in self.seen()]
+        assert len(set(order)) == len(order)
+        assert not self.forbidden.intersection(order)
+        for rid in RIDS:
+            own = [number for number in order if self.came[number][1] == rid]
+            assert own == sorted(own)
+            assert sum(self.came[number][0] != "abort" for number in own) <= 1
+        for place, number in enumerate(order):
+            if self.came[number][0] == "control":
+                assert all(earlier < number for earlier in order[:place])
+                assert all(later > number for later in order[place:][1:])
+        assert self.bench.balanced()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(OPERATIONS, max_size=40))
+def test_no_interleaving_breaks_the_order(operations: list[tuple[str, str]]) -> None:
+    async def main() -> None:
+        bench = Bench(context(control_tags=frozenset(DEFAULT_TAGS)))
+        watch = Watch(bench)
+        running: list[Callable[[], None]] = []
+        for what, rid in operations:
+            match what:
+                case "work":
+                    bench.pool.run_one()
+                case "start":
+                    finish = bench.pool.start_one()
+                    if finish is not None:
+                        running.append(finish)
+                case "finish":
+                    if running:
+                        running.pop()()
+                case "block":
+                    bench.egress.room = 0
+                case "unblock":
+                    bench.unblock()
+                case "yield":
+                    await asyncio.sleep(0)
+                case _:
+                    watch.receive(what, rid)
+            watch.check()
+        bench.unblock()
+        for finish in running:
+            finish()
+        while bench.lanes.held:
+            bench.pool.run_one()
+            await asyncio.sleep(0)
+            watch.check()
+        lanes, flow = bench.lanes, bench.flow
+        assert (lanes.inflight, lanes.working, lanes.tasks, flow.bytes, flow.messages) == (0, 0, 0, 0, 0)
+        assert not lanes._lanes
+        assert not lanes._gate
+
+    run(main())
+
+
+def run(main: Any) -> None:
+    """On asyncio: what is tested here is the order, which no loop decides."""
+    asyncio.run(main)
