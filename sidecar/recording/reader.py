@@ -61,7 +61,8 @@ class Reader:
     A folder of raw frames reads like a recording (see `sidecar.recording.folder`). A cut tail is no
     error: iteration ends before it and `truncation` says what was left out. Everything else that is
     not as the format demands raises `RecordingError`, which names the offset. One record at most is in
-    memory; one larger than `max_record_bytes` is refused before it is read.
+    memory; one larger than `max_record_bytes` is refused before it is read. `record_offset` is where the
+    record begins that iteration gave last, `seekable` whether one can go back to it.
     """
 
     def __init__(self, path: str | Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
@@ -78,15 +79,15 @@ class Reader:
         if self.name != "-" and os.path.isdir(self.name):
             self._folder = Path(self.name)
             self._file: BinaryIO | None = None
-            self._seekable = False
+            self.seekable = False
             return
         self._file = (
             os.fdopen(os.dup(sys.stdin.fileno()), "rb", _CHUNK) if self.name == "-" else open(self.name, "rb", _CHUNK)  # noqa: SIM115 - closed by close()
         )
-        self._seekable = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and self.name != "-"
+        self.seekable = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and self.name != "-"
         try:
             check_file_header(self._read(FILE_HEADER.size), self.name)
-            if self._seekable:
+            if self.seekable:
                 self._index = self._read_index()
                 self._go(FILE_HEADER.size)
         except BaseException:
@@ -119,7 +120,7 @@ class Reader:
         """Messages in the recording. Where there is no index they are counted by hopping over them."""
         if self._folder is not None:
             return sum(1 for _ in read_folder(self._folder))
-        if not self._seekable:
+        if not self.seekable:
             raise RecordingError(f"{self.name}: a pipe has no length")
         if self._index is not None:
             return self._index.messages
@@ -132,7 +133,7 @@ class Reader:
         With an index this starts at the nearest entry, without one at the beginning, and hops over what
         lies between.
         """
-        if not self._seekable:
+        if not self.seekable:
             raise RecordingError(f"{self.name}: only in a recording that is a file can be sought")
         offset, passed = FILE_HEADER.size, 0
         if self._index is not None and self._index.entries:
@@ -156,6 +157,15 @@ class Reader:
             if record.wall_ns >= wall_ns:
                 self._go(self.record_offset)
                 return
+
+    def read_at(self, offset: int) -> Record:
+        """The message whose record begins at `offset`: an earlier `record_offset`. Iteration goes on where it was."""
+        before, at = self._position, self.record_offset
+        self._go(offset)
+        record = next(iter(self))
+        self._go(before)
+        self.record_offset = at
+        return record
 
     def close(self) -> None:
         """Close the file."""
@@ -210,7 +220,7 @@ class Reader:
     def _read(self, n: int) -> bytes:
         """Up to `n` bytes, fewer at the end. Allocates no more than there is."""
         assert self._file is not None
-        if self._seekable:
+        if self.seekable:
             data = self._file.read(n if n <= _CHUNK else min(n, self._remaining()))
         else:
             chunks = []
