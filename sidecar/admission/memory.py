@@ -153,7 +153,7 @@ class ContentMemory:
                 known = by_hash.setdefault(content.hash, content)
                 if known is content:
                     known = self._by_hash.get(content.hash, now) or content
-                difference = content.differs(known)
+                difference = content.differs(known) if known is not content else None
                 if difference is not None:
                     raise _conflict(f"item {content.ordinal}: the hash {content.hash} is known with {difference}")
             known = by_pad.setdefault(content.pad_value, content)
@@ -164,7 +164,7 @@ class ContentMemory:
                     f"item {content.ordinal}: the pad value {content.pad_value} of the hash {content.hash} is live "
                     f"for another content, whose hash is {known.hash}"
                 )
-            difference = content.differs(known)
+            difference = content.differs(known) if known is not content else None
             if difference is not None:
                 raise _conflict(f"item {content.ordinal}: the pad value {content.pad_value} is live with {difference}")
 

@@ -84,7 +84,7 @@ class RequestEdits:
         place: Buffer | int = data if data.nbytes < AUX_BYTES else self._add(data)
         self._media_fields[Media.MROPE_POSITIONS] = pack_tensor(dtype, positions.shape, place)
         if self._media.delta is None:
-            value = np.full((1, 1), delta, positions.dtype)
+            value = positions.dtype.type(delta)
             self._media_fields[Media.MROPE_POSITION_DELTA] = pack_tensor(dtype, (1, 1), value.tobytes())
         if self._media.delta_scalar is None:
             self._media_fields[Media.MROPE_POSITION_DELTA_SCALAR] = pack_int(int(delta))

@@ -84,11 +84,15 @@ class _Located(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """Media whose place in the prompt is proved."""
+    """Media whose place in the prompt is proved.
+
+    `rows` are the rows that the grids make of each item's feature, t·h·w, by the item's place.
+    """
 
     prompt: IdList
     spans: list[Span]
     runs: list[IdRun]
+    rows: dict[int, int]
     plan: Plan | None
 
 
@@ -110,7 +114,7 @@ class TokenSpeed:
             limits = context.policy.limits
             if known is not None and nbytes <= limits.message_bytes and len(message.frames) <= limits.frames:
                 return Envelope(Kind.GENERATE, message, nbytes, self.name, text.rid, content=_KnownText(text, known))
-        rid, _, _ = read_rid(payload)
+        rid = text.rid if text is not None else read_rid(payload)[0]
         if rid is None:
             what = f"no rid can be read from a payload of {len(payload)} bytes"
             return Envelope(
@@ -247,7 +251,7 @@ class TokenSpeed:
                 located = None
         placed = _place(prompt, media, located, context)
         check_present(media.items)
-        check_features(media.items, context.spec, _feature_rows(media, context.spec))
+        check_features(media.items, context.spec, placed.rows)
         check_modalities(media.items, context.spec)
         lap("admit")
         contents, hashed = _identify(media, context, upstream=upstream)
@@ -388,22 +392,17 @@ def _place(prompt: IdList, media: MediaView, located: _Located | None, context: 
     spans, runs, known, free = located if located is not None else _locate_spans(prompt, media, spec)
     check_placeholders(prompt, spans, runs, known, spec, free=free)
     grids = [grids_of(item, spec) for item in media.items]
+    plan = None
     if context.planner is not None:
         items = [media_item(item, rows) for item, rows in zip(media.items, grids, strict=True)]
-        return _Placed(prompt, spans, runs, context.planner.plan(prompt.n, items, prompt.array))
-    for item, rows in zip(media.items, grids, strict=True):
-        check_grid(item, rows, spec)
-    return _Placed(prompt, spans, runs, None)
-
-
-def _feature_rows(media: MediaView, spec: ModelSpec) -> dict[int, int]:
-    """The rows that a feature must have, t·h·w over its grids, by the item's place."""
-    rows = {}
-    for item in media.items:
-        grids = grids_of(item, spec)
-        if grids:
-            rows[item.ordinal] = sum(t * h * w for t, h, w in grids)
-    return rows
+        plan = context.planner.plan(prompt.n, items, prompt.array)
+    else:
+        for item, rows in zip(media.items, grids, strict=True):
+            check_grid(item, rows, spec)
+    rows_of = {
+        item.ordinal: sum(t * h * w for t, h, w in rows) for item, rows in zip(media.items, grids, strict=True) if rows
+    }
+    return _Placed(prompt, spans, runs, rows_of, plan)
 
 
 def _identify(media: MediaView, context: Context, *, upstream: bool) -> tuple[list[Content], set[int]]:

@@ -14,7 +14,6 @@ from sidecar.wire.media import MediaView, read_media
 from sidecar.wire.msgpack import (
     MAX_VALUES,
     NIL,
-    SIZE,
     Buffer,
     read_array_header,
     read_int,
@@ -64,7 +63,9 @@ _TYPES: Final[Mapping[int, tuple[frozenset[int], str]]] = {
 }
 """The types of the engine's own struct, as sets of lead bytes: it ends when a field has another."""
 
-_LISTS: Final = frozenset([Request.INPUT_IDS, Request.INPUT_IDS_UNPADDED])
+_LAST_FIELD: Final = Request.DATA_PARALLEL_RANK
+_MAX_PASSED: Final = 256
+_passed: Final[set[bytes]] = set()
 _SCALAR: Final = frozenset(_INT | _BOOL | _OPTIONAL | _NUMBER)
 
 
@@ -169,41 +170,40 @@ def read_request(
         raise too_many(0)
     if payload[body : body + len(_TAG)] != _TAG:
         raise Rejection(Reason.MALFORMED_REQUEST, f"the tag is not {GENERATE_TAG}")
-    bounds = [body]
-    lists: dict[int, IdList | None] = {}
-    media, media_error = None, None
-    pos = body
-    sizes = SIZE
-    for field in range(count):
-        if pos >= end:
-            raise truncated(pos, end)
-        size = sizes[payload[pos]]
-        if field in _LISTS:
-            known = ids is not None and ids.start == pos
-            found = lists[field] = ids if known else find_ids(payload, pos, end, max_depth)
-            pos = found.end if found is not None else skip(payload, pos, end, max_depth)
-        elif field == Request.MULTIMODAL_INPUTS and payload[pos] != 0xC0:
-            try:
-                media = read_media(payload, pos, end, aux, max_items=max_items, max_depth=max_depth)
-                assert media is not None
-                pos = media.array.end
-            except Rejection as rejection:
-                media_error = rejection
-                pos = skip(payload, pos, end, max_depth)
-        elif size:
-            pos += size
-            if pos > end:
-                raise truncated(bounds[-1], end)
-        else:
-            pos = skip(payload, pos, end, max_depth)
+    bounds = element_bounds(payload, body, end, Request.INPUT_IDS, max_depth)
+    found, pos = _read_list(payload, bounds[-1], end, max_depth, ids)
+    bounds.append(pos)
+    bounds += element_bounds(payload, pos, end, min(count, Request.INPUT_IDS_UNPADDED) - len(bounds) + 1, max_depth)[1:]
+    unpadded, media, media_error = None, None, None
+    if count > Request.INPUT_IDS_UNPADDED:
+        unpadded, pos = _read_list(payload, bounds[-1], end, max_depth, None)
         bounds.append(pos)
+    if count > Request.MULTIMODAL_INPUTS:
+        pos = bounds[-1]
+        try:
+            media = read_media(payload, pos, end, aux, max_items=max_items, max_depth=max_depth)
+            bounds.append(media.array.end if media is not None else pos + 1)
+        except Rejection as rejection:
+            # What is wrong with the media is said if the rest of the request can be read.
+            media_error = rejection
+            bounds.append(skip(payload, pos, end, max_depth))
+        bounds += element_bounds(payload, bounds[-1], end, count - len(bounds) + 1, max_depth)[1:]
+    pos = bounds[-1]
     if pos != end:
         raise Rejection(Reason.MALFORMED_REQUEST, f"{end - pos} bytes follow the request, which ends at byte {pos}")
     array = ArrayView(payload, 0, bounds)
     _check_types(array)
     if media_error is not None:
         raise media_error
-    return RequestView(payload, array, rid, lists.get(Request.INPUT_IDS), lists.get(Request.INPUT_IDS_UNPADDED), media)
+    return RequestView(payload, array, rid, found, unpadded, media)
+
+
+def _read_list(payload: Buffer, pos: int, end: int, max_depth: int, known: IdList | None) -> tuple[IdList | None, int]:
+    """The id list at `pos`, None if another type stands there, and the position after it."""
+    if pos >= end:
+        raise truncated(pos, end)
+    found = known if known is not None and known.start == pos else find_ids(payload, pos, end, max_depth)
+    return found, found.end if found is not None else skip(payload, pos, end, max_depth)
 
 
 def field_is_well_formed(field: Request, span: Buffer) -> bool:
@@ -221,20 +221,26 @@ def field_is_well_formed(field: Request, span: Buffer) -> bool:
 
 
 def _check_types(array: ArrayView) -> None:
+    """Check that every field has the type that the engine decodes.
+
+    A frontend's requests begin their fields with the same few strings of lead bytes; one whose fields'
+    contents need no look is checked once. 1.5 against 7.8 us.
+    """
     buf, bounds = array.buf, array.bounds
-    for field, (leads, what) in _TYPES.items():
-        if field >= len(bounds) - 1:
-            return
-        lead = buf[bounds[field]]
+    begins = bytes([buf[at] for at in bounds[Request.HTTP_WORKER_IPC : min(len(array), _LAST_FIELD + 1)]])
+    if begins in _passed:
+        return
+    plain = True
+    for field, lead in enumerate(begins, Request.HTTP_WORKER_IPC):
+        leads, what = _TYPES[field]
         if lead not in leads:
-            raise Rejection(
-                Reason.MALFORMED_REQUEST,
-                f"field {field} ({Request(field).name.lower()}) begins with byte {lead:#04x}; expected {what}",
-            )
-        if lead not in _SCALAR:
-            check = _CONTENTS.get(field)
-            if check is not None:
-                check(buf, bounds[field], bounds[field + 1], field)
+            raise _bad_content(field, f"begins with byte {lead:#04x}; expected {what}")
+        check = _CONTENTS.get(field) if lead not in _SCALAR else None
+        if check is not None:
+            plain = False
+            check(buf, bounds[field], bounds[field + 1], field)
+    if plain and len(_passed) < _MAX_PASSED:
+        _passed.add(begins)
 
 
 def _bad_content(field: int, what: str) -> Rejection:
