@@ -63,7 +63,13 @@ def run(args: argparse.Namespace) -> int:
     )
     encoder = load_encoder(spec, settings.engine.kind, trust_remote_code=settings.model.trust_remote_code)
     context = Context.from_settings(
-        settings, spec, now=time.monotonic, probe=SharedMemory(), fill=fill_numpy, encoder=encoder
+        settings,
+        spec,
+        now=time.monotonic,
+        probe=SharedMemory(),
+        fill=fill_numpy,
+        encoder=encoder,
+        exact_rids=settings.mode == "relay" and settings.relay.observe_outputs,
     )
     device = resolve_device(settings.materialize.device)
     rows = banner(settings, spec, device or "cpu")

@@ -1,4 +1,4 @@
-"""Push-pull mode: one process between a frontend's PUSH and a scheduler's PULL, from start to drain."""
+"""The process from start to drain: one line of messages, and what counts, watches and shows it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import zmq
-
 from sidecar.context import Context
 from sidecar.errors import TransportError
 from sidecar.observability.admin import AdminServer
 from sidecar.observability.metrics import Metrics
 from sidecar.observability.status import Status
-from sidecar.service.drain import Drain
-from sidecar.service.lanes import Lanes
 from sidecar.service.ledger import Ledger
+from sidecar.service.line import Line, Parts
+from sidecar.service.push_pull import PushPull
 from sidecar.service.quarantine import Quarantine
+from sidecar.service.relay import Relay
 from sidecar.service.signals import StopSignals
 from sidecar.service.spill import count_recordings
 from sidecar.service.vitals import Vitals
 from sidecar.settings import Settings
-from sidecar.transport.egress import Egress
 from sidecar.transport.flow import FlowControl
-from sidecar.transport.ingress import Ingress
-from sidecar.transport.monitor import PeerMonitor
 from sidecar.transport.sockets import Sockets
 
 MAX_POOL_THREADS: Final = 8
-MIN_LINGER_S: Final = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +61,12 @@ class Service:
         self.ledger = Ledger(self.metrics, context.probe, self._quarantine.keep)
         self.flow = FlowControl(settings.limits.inflight_bytes, settings.limits.inflight_requests, time.monotonic)
         self._pool = ThreadPoolExecutor(pool_threads(), "work")
-        self._drain: Drain | None = None
         try:
-            self._open_sockets()
+            self.line = self._open_line()
             self.vitals = Vitals(
                 self.metrics.loop_lag,
-                moved=lambda: self.ledger.moved + self.egress.releases,
-                waits=lambda: self.lanes.held > 0 or self.egress.leased > 0,
+                moved=lambda: self.line.moved,
+                waits=lambda: self.line.waits,
                 stall_timeout_s=settings.egress.stall_timeout_s,
             )
             self._wire_metrics()
@@ -98,7 +92,7 @@ class Service:
     def start(self) -> None:
         """Read from now on, engine or not."""
         self.admin.start()
-        self.ingress.resume()
+        self.line.set_reading(True)
         gc.collect()
         gc.freeze()  # what was made to start lives as long as the process: no collection has to look at it
         logger.info("ready for messages", extra={"admin": self.admin.url})
@@ -106,57 +100,40 @@ class Service:
     async def stop(self) -> None:
         """Drain and close everything. Raises `TransportError` if messages were lost."""
         self.vitals.draining = True
-        settings = self._settings.shutdown
-        spill_dir = Path(settings.spill_dir) if settings.spill_dir is not None else None
-        self._drain = Drain(
-            self.ingress,
-            self.lanes,
-            self.ledger,
-            self.flow,
-            self._context,
-            grace_s=settings.grace_s,
-            spill_dir=spill_dir,
-        )
-        lost = await self._drain.run()
-        await self._close(max(self._drain.left_s, MIN_LINGER_S))
+        lost = await self.line.drain()
+        await self._close()
         self._summarize(lost)
         if lost:
             raise TransportError(
                 f"{lost} messages were neither delivered nor written down; set shutdown.spill_dir to a folder"
             )
 
-    def _open_sockets(self) -> None:
-        settings, sockets = self._settings, self._sockets
-        self._push = sockets.create(zmq.PUSH, hwm=settings.egress.hwm)
-        self._pull = sockets.create(zmq.PULL, hwm=settings.ingress.hwm, max_message_bytes=settings.limits.message_bytes)
-        self.monitor = PeerMonitor(self._push, self._on_peers)
-        self.egress = Egress(self._push, self._on_writable, self.flow.give)
-        self.lanes = Lanes(self._context, self.ledger, self.flow, self.egress.send, self._pool)
-        self.ingress = Ingress(self._pull, self.lanes.receive)
+    def _open_line(self) -> Line:
+        parts = Parts(
+            self._settings,
+            self._context,
+            self._sockets,
+            self.flow,
+            self._pool,
+            self.ledger,
+            self.metrics,
+            self._on_engines,
+        )
         self.flow.on_change = self._on_pressure
-        security = settings.security
-        sockets.attach(self._push, settings.egress.bind, settings.egress.connect, security.egress_server_key)
-        sockets.attach(self._pull, settings.ingress.bind, settings.ingress.connect, security.ingress_server_key)
-
-    def _on_writable(self) -> None:
-        self.lanes.flush()
+        return Relay(parts) if self._settings.mode == "relay" else PushPull(parts)
 
     def _on_pressure(self, full: bool) -> None:
-        if full:
-            self.ingress.pause()
-        else:
-            self.ingress.resume()
+        self.line.set_reading(not full)
 
-    def _on_peers(self, peers: int) -> None:
-        logger.info("engines connected: %d", peers)
-        self.vitals.engines = peers
-        self.metrics.engine_connects = self.monitor.connects
-        self.metrics.engine_disconnects = self.monitor.disconnects
+    def _on_engines(self) -> None:
+        self.vitals.engines = self.line.engines
+        self.metrics.engine_connects = self.line.connects
+        self.metrics.engine_disconnects = self.line.disconnects
 
     def _wire_metrics(self) -> None:
         """Give the metrics that are read rather than counted their sources."""
         metrics, flow, context = self.metrics, self.flow, self._context
-        metrics.inflight_requests = lambda: self.lanes.inflight
+        metrics.inflight_requests = lambda: self.line.inflight
         metrics.inflight_bytes = lambda: flow.bytes
         metrics.inflight_requests_limit = flow.max_messages
         metrics.inflight_bytes_limit = flow.max_bytes
@@ -164,8 +141,8 @@ class Service:
         metrics.remembered_rids = lambda: len(context.rids)
         metrics.remembered_hashes = lambda: len(context.contents)
         metrics.pool_threads = threads = pool_threads()
-        metrics.pool_active = lambda: min(self.lanes.tasks, threads)
-        metrics.pool_queued = lambda: max(self.lanes.tasks - threads, 0)
+        metrics.pool_active = lambda: min(self.line.tasks, threads)
+        metrics.pool_queued = lambda: max(self.line.tasks - threads, 0)
         metrics.engine_connected = lambda: int(self.vitals.engines > 0)
         metrics.egress_stalled_seconds = lambda: self.vitals.stalled_s
         metrics.ready = lambda: int(self.vitals.health().ready)
@@ -176,18 +153,12 @@ class Service:
         spill_dir = self._settings.shutdown.spill_dir
         folder = Path(spill_dir) if spill_dir is not None else None
         metrics.spill_recordings = lambda: count_recordings(folder)
-        metrics.spilled_messages = lambda: self._spilled("messages")
-        metrics.spilled_bytes = lambda: self._spilled("bytes")
+        metrics.spilled_messages = lambda: self.line.spilled[0]
+        metrics.spilled_bytes = lambda: self.line.spilled[1]
 
-    def _spilled(self, what: str) -> int:
-        spill = self._drain.spill if self._drain is not None else None
-        return getattr(spill, what) if spill is not None else 0
-
-    async def _close(self, linger_s: float) -> None:
+    async def _close(self) -> None:
         """Close in the order in which things need each other. Waits for what libzmq still delivers."""
-        self.ingress.close()
-        self.monitor.close()
-        self.egress.close(linger_s)
+        self.line.close()
         self.vitals.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._sockets.close)
