@@ -100,10 +100,10 @@ def seconds_per_row(item: MediaItem, rows: int) -> Sequence[float] | None:
 
 
 def check_ticks(item: MediaItem, frames: int, step: float) -> None:
-    """Refuse a video whose last t value would not be a sane position.
+    """Refuse a video whose last t value, or whose step from frame to frame, would not be a sane position.
 
     Raises:
         Rejection: `metadata_invalid`.
     """
-    if (frames - 1) * step > MAX_TICKS:
+    if max(frames - 1, 1) * step > MAX_TICKS:
         raise metadata(item, f"{frames} frames of {step:g} positions each exceed the largest position {MAX_TICKS}")

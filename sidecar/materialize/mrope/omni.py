@@ -122,6 +122,10 @@ class Omni(Planner):
             raise mismatch(item, f"audio with {len(item.grids)} grid rows; audio has none")
         if item.audio_lengths is None:
             for start, end in item.offsets:
+                if end < start:
+                    raise Rejection(
+                        Reason.OFFSETS_INVALID, f"mm_items[{item.index}]: span [{start}, {end}] ends before it starts"
+                    )
                 yield Clip(item, [(start, end + 1)], end - start + 1)
             return
         runs = iter(item.offsets)

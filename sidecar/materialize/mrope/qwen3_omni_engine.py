@@ -40,12 +40,12 @@ class Qwen3OmniEngine(GridPlanner):
 
     def block(self, item: MediaItem, t: int, height: int, width: int, seconds: float | None) -> Block:
         """The t axis is `(arange(t, float32) * step).long()`, step in double precision."""
+        step = self.rate
         if item.modality is Modality.VIDEO:
+            pace = self.default_seconds if seconds is None else seconds
+            check_ticks(item, t, pace * self.rate)
             # The engine casts stated seconds to float32; its default stays a Python float.
-            step = (self.default_seconds if seconds is None else float(np.float32(seconds))) * self.rate
-        else:
-            step = self.rate
-        check_ticks(item, t, step)
+            step *= pace if seconds is None else float(np.float32(pace))
         return _block(t, height, width, step)
 
     def delta(self, n: int, position: int, top: int) -> int:

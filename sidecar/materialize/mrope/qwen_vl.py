@@ -71,10 +71,12 @@ class Qwen25Vl(Qwen2Vl):
 
     def block(self, item: MediaItem, t: int, height: int, width: int, seconds: float | None) -> Block:
         """As `Qwen2Vl`, with the video's clock on the t axis."""
-        if item.modality is not Modality.VIDEO or t == 1:
+        if item.modality is not Modality.VIDEO:
             return image_block(t, height, width, max(height, width))
         step = 1 if seconds is None else seconds
         check_ticks(item, t, self.tokens_per_second * step)
+        if t == 1:
+            return image_block(1, height, width, max(height, width))
         times = _clock(t, self.tokens_per_second, step, None if seconds is None else item.seconds_dtype)
         return Block(frames(times, height, width), max(int(times[-1]), height - 1, width - 1), max(height, width))
 

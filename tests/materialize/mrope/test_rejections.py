@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sidecar.errors import ConfigError, Reason, Rejection
-from sidecar.materialize.mrope import FAMILIES, MediaItem, bind
+from sidecar.materialize.mrope import FAMILIES, MediaItem, bind, fill_numpy
 from sidecar.wire.tokenspeed import Modality
 
 IMAGE, VIDEO, AUDIO = Modality.IMAGE, Modality.VIDEO, Modality.AUDIO
@@ -229,6 +231,41 @@ def test_minicpm_crops(item: MediaItem, reason: Reason) -> None:
     error = refuse("minicpmv4_7", item)
     assert error.reason is reason
     assert error.message.startswith("mm_items[0]: ")
+
+
+SIDES = st.sampled_from([-1, 0, 1, 2, 4, 6, 1 << 31, 1 << 63, (1 << 64) - 1, 2.0, None])
+PLACES = st.integers(-3, 24)
+
+
+@st.composite
+def hostile_items(draw: st.DrawFn, index: int) -> MediaItem:
+    return MediaItem(
+        index,
+        draw(st.sampled_from(Modality)),
+        tuple(draw(st.lists(st.tuples(PLACES, PLACES), max_size=3))),
+        tuple(draw(st.lists(st.tuples(SIDES, SIDES, SIDES), max_size=3))),
+        draw(st.none() | st.lists(st.floats() | st.integers(-2, 1 << 64), max_size=2).map(tuple)),
+        draw(st.sampled_from([None, "float32", "float64", "bfloat16", "int64"])),
+        draw(st.none() | st.lists(st.integers(-1, 1 << 63), max_size=2).map(tuple)),
+        draw(st.booleans()),
+        draw(st.none() | st.lists(st.tuples(SIDES, SIDES), max_size=3).map(tuple)),
+    )
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("reference", ["engine", "transformers"])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_hostile_items_are_planned_or_rejected(family: str, reference: Any, data: st.DataObject) -> None:
+    items = [data.draw(hostile_items(k)) for k in range(data.draw(st.integers(1, 3)))]
+    planner = bind(family, CONFIGS.get(family, VISION), reference)
+    try:
+        plan = planner.plan(20, items, lambda: np.full(20, 10, np.int64))
+    except Rejection as error:
+        assert error.message.startswith("mm_items[")  # noqa: PT017 - either outcome is fine
+    else:
+        assert fill_numpy(plan).min() >= 0
+        assert [s.start for s in plan.segments] + [20] == [0] + [s.stop for s in plan.segments]
 
 
 def test_family_that_is_unknown() -> None:
