@@ -43,9 +43,9 @@ def canonical_hash(item: ItemView) -> int:
 def tokenspeed_hash(item: ItemView) -> int:
     """blake2b with an 8-byte digest over the feature's raw bytes, read big-endian.
 
-    TokenSpeed, `runtime/multimodal/hash.py`.
+    A feature that is not there is hashed as its repr. TokenSpeed, `runtime/multimodal/hash.py`.
     """
-    data = item.feature.data if item.feature is not None else b""
+    data = item.feature.data if item.feature is not None else repr(None).encode()
     return int.from_bytes(blake2b(data, digest_size=_HASH_BYTES).digest(), "big")
 
 
