@@ -36,10 +36,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    from sidecar.context import Context
     from sidecar.errors import ConfigError
     from sidecar.model import load_model
     from sidecar.observability.banner import banner
     from sidecar.settings import SettingsError, load
+    from sidecar.tokenizer import load_encoder
 
     settings = load(args.config, os.environ, args.set).settings
     problems = list(_problems(settings))
@@ -49,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
             trust_remote_code=settings.model.trust_remote_code,
             image_placeholder_ids=settings.model.image_placeholder_ids,
         )
+        encoder = load_encoder(spec, settings.engine.kind, trust_remote_code=settings.model.trust_remote_code)
+        Context.from_settings(settings, spec, encoder=encoder)
     except ConfigError as error:
         raise SettingsError([*problems, str(error)]) from None
     if problems:

@@ -132,8 +132,8 @@ def _table() -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-    table.add_column("request", max_width=26)
-    table.add_column("what came in", max_width=36)
+    table.add_column("request", max_width=27)
+    table.add_column("what came in", max_width=34)
     table.add_column("what was done")
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -50,8 +50,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     form = how.add_mutually_exclusive_group()
     form.add_argument("--list", action="store_true", help="one line a message")
     form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--verdict", action="store_true", help="only what the sidecar would do")
     form.add_argument("--bytes", action="store_true", help="the payload byte by byte")
     how.add_argument("--positions", action="store_true", help="chart the M-RoPE axes")
+    how.add_argument("--sent", action="store_true", help="show what would leave in place of what came")
     how.add_argument("--all", action="store_true", help="fields at their defaults too")
 
 
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from sidecar.inspection.document import document
     from sidecar.inspection.page import read_page
     from sidecar.inspection.source import Source
-    from sidecar.inspection.terminal import print_bytes, print_line, print_page, print_rules
+    from sidecar.inspection.terminal import print_bytes, print_line, print_page, print_rules, print_verdict
 
     source = Source(args.file)
     judge = None if args.no_rules else _judge(args, memory=source.is_stream)
@@ -72,12 +74,18 @@ def run(args: argparse.Namespace) -> int:
         verdict = judge.judge(record, page) if judge is not None else None
         if not _wanted(args, number, record, page.rids):
             continue
+        if args.sent:
+            if verdict is None or verdict.sent is None:
+                continue
+            record, page, verdict = verdict.sent, read_page(verdict.sent), None
         if judge is not None and not args.json and not shown:
             print_rules(console, judge.rules)
         if args.json:
             print(json.dumps(document(number, record, page, verdict, positions=args.positions)))
         elif args.list:
             print_line(console, number, record, page, verdict)
+        elif args.verdict:
+            print_verdict(console, page, verdict, positions=args.positions)
         elif args.bytes:
             print_bytes(console, record, page)
         else:
@@ -105,6 +113,7 @@ def _judge(args: argparse.Namespace, *, memory: bool) -> Judge | None:
     from sidecar.model import load_model
     from sidecar.recording import Framing
     from sidecar.settings import load
+    from sidecar.tokenizer import load_encoder
 
     sets = [*args.set, *([f"model.path={args.model}"] if args.model else [])]
     loaded = load(args.config, os.environ, sets)
@@ -124,6 +133,7 @@ def _judge(args: argparse.Namespace, *, memory: bool) -> Judge | None:
             file=sys.stderr,
         )
         return None
+    encoder = load_encoder(spec, settings.engine.kind, trust_remote_code=model.trust_remote_code)
     explicit = not loaded.origins["egress.framing"].startswith("default")
     hint = "" if loaded.origins["model.path"] != "default" else ", the default; --model names another"
     return Judge(
@@ -132,4 +142,5 @@ def _judge(args: argparse.Namespace, *, memory: bool) -> Judge | None:
         rules=f"rules of {spec.model_type} ({model.path}{hint})",
         memory=memory,
         egress_framing=Framing(settings.egress.framing) if explicit else None,
+        encoder=encoder,
     )

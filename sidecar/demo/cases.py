@@ -111,8 +111,8 @@ def _came(case: Case, page: Page) -> str:
     ids = page.field("input_ids")
     parts = [page.title] if page.title != "generate request" else []
     if page.problems:
-        what = "that are no message" if page.kind is MessageKind.UNREADABLE else f"; {page.problems[0]}"
-        return f"{page.nbytes:,} bytes {what}".replace(" ;", ";")
+        broken = "that are no message" if page.kind is MessageKind.UNREADABLE else "that cannot be read to their end"
+        return f"{page.nbytes:,} bytes {broken}"
     if ids is not None and not page.items:
         parts.append(f"text, {ids.text.partition(':')[0]}")
     for item in page.items:
@@ -147,7 +147,7 @@ def _media(left: Page, came: Page) -> Iterator[str]:
         assert digest is not None
         assert pad is not None
         whose = "hashed" if had is None or had.default else "hash"
-        yield f"{whose} {digest.value:016x}, pad value {pad.text}"
+        yield f"{whose} {digest.value:016x}, pad {pad.text}"
 
 
 def _substituted(arrived: Record) -> str:
@@ -184,8 +184,10 @@ def _positions(case: Case, arrived: Record, faults: list[str]) -> Iterator[str]:
     if wanted is None or positions is None:
         faults.append("positions were to be filled" if positions is None else "no positions were to be filled")
         return
-    yield f"positions {positions.dtype.name} {list(positions.shape)}, delta {delta}"
-    if not np.array_equal(positions, wanted) or positions.dtype != wanted.dtype or delta != wanted_delta:
+    same = np.array_equal(positions, wanted) and positions.dtype == wanted.dtype and delta == wanted_delta
+    agrees = ", as the gateway's" if same else ""
+    yield f"positions {positions.dtype.name} {list(positions.shape)}, delta {delta}{agrees}"
+    if not same:
         faults.append(f"the positions are not the gateway's (its delta is {wanted_delta})")
 
 

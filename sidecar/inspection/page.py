@@ -209,7 +209,7 @@ def _notes(page: Page, aux: Sequence[Buffer]) -> Iterator[str]:
         yield f"{len(page.fields) - known} fields behind those that are known here; they pass as they are"
     error = page.field("validation_error")
     if error is not None and not error.default:
-        yield "the request came with a validation_error"
+        yield "it carries a validation_error"
     if page.items:
         yield from _notes_on_media(page)
     used = {_aux_of(node) for node in _walk(page.fields)}
@@ -225,6 +225,10 @@ def _notes_on_media(page: Page) -> Iterator[str]:
     positions = page.field("multimodal_inputs", "mrope_positions")
     if positions is None or positions.default:
         yield "it brings no M-RoPE positions"
+    for number, item in enumerate(page.items):
+        handle = item.child("feature_shm")
+        if handle is not None and not handle.default:
+            yield f"item {number} is in shared memory, which is not looked at here"
     hashes: dict[int, int] = {}
     for number, item in enumerate(page.items):
         digest, pad, modality = (_value(item.child(name)) for name in ("hash", "pad_value", "modality"))

@@ -47,11 +47,19 @@ def print_page(
     console.print(_headline(record, page))
     console.print(_indent(Group(*_body(page, console.width, everything)), _INDENT))
     if verdict is not None:
-        console.print(_verdict(verdict))
-        if positions and verdict.positions is not None:
-            console.print(_indent(Group(*_positions(page, verdict, console.width)), _INDENT))
-    elif page.problems:
         console.print()
+        print_verdict(console, page, verdict, positions=positions)
+    else:
+        console.print()
+
+
+def print_verdict(console: Console, page: Page, verdict: Verdict | None, *, positions: bool = False) -> None:
+    """Print what the sidecar would do, alone. `positions` adds the charts."""
+    if verdict is None:
+        return
+    console.print(_verdict(verdict))
+    if positions and verdict.positions is not None:
+        console.print(_indent(Group(*_positions(page, verdict, console.width)), _INDENT))
     console.print()
 
 
@@ -193,7 +201,7 @@ def _verdict(verdict: Verdict) -> RenderableType:
             arrow = Text.assemble((change.before, "red"), ("  →  " if change.before else "", "dim"))
             table.add_row(change.path, arrow + Text(change.after or "gone", "green"))
         lines.append(_indent(table, 4))
-    return Group(Text(), *lines)
+    return Group(*lines)
 
 
 def _positions(page: Page, verdict: Verdict, width: int) -> Iterator[RenderableType]:

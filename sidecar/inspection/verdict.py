@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from sidecar import pipeline
 from sidecar.context import Context
 from sidecar.inspection.page import Page, read_page
-from sidecar.inspection.values import Node, size
+from sidecar.inspection.values import TIMES, Node, size
+from sidecar.materialize.placeholders import Encoder
 from sidecar.model import ModelSpec
 from sidecar.outcome import Kind, Outcome, Result
 from sidecar.recording import Direction, Framing, Record
@@ -27,6 +29,7 @@ from sidecar.wire.framing import TYPE_ABORT, TYPE_ADD
 from sidecar.wire.msgpack import Buffer
 from sidecar.wire.tokenspeed import Media
 
+_FEW_PLACES: Final = 4
 _MAX_POSITIONS_BYTES: Final = 1 << 28
 
 
@@ -45,7 +48,8 @@ class Verdict:
 
     `action` is `forward`, `refuse`, `drop`, or for a message on its way to the scheduler `sound` or
     `unsound`. `reason` is the code of a refusal, `why` a sentence each. `facts` say what was done,
-    `changes` which fields it touched. `positions` are the M-RoPE positions [axes, n] that leave.
+    `changes` which fields it touched. `positions` are the M-RoPE positions [axes, n] that leave, `sent` is
+    the message that does.
     """
 
     action: str
@@ -56,6 +60,7 @@ class Verdict:
     changes: tuple[Change, ...] = ()
     positions: NDArray[Any] | None = None
     delta: int | None = None
+    sent: Record | None = None
 
 
 class Judge:
@@ -63,12 +68,21 @@ class Judge:
 
     `rules` says in words whose they are. With `memory`, the messages are those of one stream and know of
     each other: a rid or a hash that comes again is judged by what went before. Without, each stands alone.
+    Shared memory is not looked at.
     """
 
     def __init__(
-        self, settings: Settings, spec: ModelSpec, *, rules: str, memory: bool, egress_framing: Framing | None = None
+        self,
+        settings: Settings,
+        spec: ModelSpec,
+        *,
+        rules: str,
+        memory: bool,
+        egress_framing: Framing | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         self.rules = rules
+        self._encoder = encoder
         self._settings = settings
         self._spec = spec
         self._memory = memory
@@ -91,12 +105,16 @@ class Judge:
     def _context(self, framing: Framing) -> Context:
         context = self._contexts.get(framing)
         if context is None or not self._memory:
+            admission = self._settings.admission
+            if admission.shared_memory == "check":  # what a recording's handles meant is gone
+                admission = admission.model_copy(update={"shared_memory": "forward"})
             sections = {
+                "admission": admission,
                 "ingress": self._settings.ingress.model_copy(update={"framing": framing.value}),
                 "egress": self._settings.egress.model_copy(update={"framing": (self._egress or framing).value}),
             }
             settings = self._settings.model_copy(update={"mode": "push-pull", **sections})
-            context = Context.from_settings(settings, self._spec, now=lambda: self._now)
+            context = Context.from_settings(settings, self._spec, now=lambda: self._now, encoder=self._encoder)
             self._contexts[framing] = context
         return context
 
@@ -121,20 +139,22 @@ def describe(record: Record, page: Page, outcome: Outcome) -> Verdict:
     reason = outcome.reason.value if outcome.reason is not None else ""
     if outcome.result is Result.DROPPED:
         return Verdict("drop", _dropped(outcome), reason, why)
+    frames = outcome.messages[0]
+    sent = dataclasses.replace(record, frames=frames, direction=Direction.EGRESS, framing=_framing(frames))
     if outcome.result is Result.REJECTED:
         summary = "refuse: the request is forwarded empty, with this text as its validation_error"
-        return Verdict("refuse", summary, reason, why, tuple(_unlinked(outcome)))
+        return Verdict("refuse", summary, reason, why, tuple(_unlinked(outcome)), sent=sent)
     if outcome.kind is not Kind.GENERATE:
-        return Verdict("forward", "forward it")
-    frames = outcome.messages[0]
-    leaving = dataclasses.replace(record, frames=frames, framing=_framing(frames))
-    positions, delta = positions_of(leaving)
+        return Verdict("forward", "forward it", sent=sent)
+    positions, delta = positions_of(sent)
     facts = tuple(_facts(outcome, positions))
-    if list(leaving.frames) == list(record.frames):
-        return Verdict("forward", "forward it as it came, byte for byte", "", (), facts, (), positions, delta)
-    changes = tuple(compare(page, read_page(leaving)))
-    what = "forward it with these fields changed" if changes else "forward it in the other framing"
-    return Verdict("forward", what, "", (), facts, changes, positions, delta)
+    changes: tuple[Change, ...] = ()
+    if list(frames) == list(record.frames):
+        summary = "forward it as it came, byte for byte"
+    else:
+        changes = tuple(compare(page, read_page(sent)))
+        summary = "forward it with these fields changed" if changes else "forward it in the other framing"
+    return Verdict("forward", summary, "", (), facts, changes, positions, delta, sent)
 
 
 def _framing(frames: Sequence[Buffer]) -> Framing:
@@ -199,5 +219,35 @@ def _compare(path: str, before: Sequence[Node], after: Sequence[Node]) -> Iterat
                 yield Change(here, left.text if left is not None else "", right.text if right is not None else "")
         elif left.children and right.children:
             yield from _compare(here, left.children, right.children)
+        elif left.value != right.value and (places := list(_changed_ids(left, right))):
+            yield Change(here, *(_few([pair[side] for pair in places]) for side in (0, 1)))
         elif left.text != right.text:
             yield Change(here, "" if left.default else left.text, "" if right.default else right.text)
+
+
+def _changed_ids(left: Node, right: Node) -> Iterator[tuple[str, str]]:
+    """(before, after) of every stretch in which two id lists of one length differ; nothing for other values."""
+    old, new = (node.value if isinstance(node.value, dict) else {} for node in (left, right))
+    if "runs" not in old or "runs" not in new or old["count"] != new["count"]:
+        return
+    before, after = (dict(_starts(value["runs"])) for value in (old, new))
+    edges = [*sorted({*before, *after}), old["count"]]
+    was = now = 0
+    for start, stop in pairwise(edges):
+        was, now = before.get(start, was), after.get(start, now)
+        if was != now:
+            count = stop - start
+            yield f"{count}{TIMES}[{was}] at {start}", f"{count}{TIMES}[{now}]"
+
+
+def _starts(runs: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """(place of the first id, id) of every run."""
+    place = 0
+    for count, value in runs:
+        yield place, value
+        place += count
+
+
+def _few(texts: Sequence[str]) -> str:
+    more = f", … {len(texts) - _FEW_PLACES} more" if len(texts) > _FEW_PLACES else ""
+    return ", ".join(texts[:_FEW_PLACES]) + more

@@ -84,3 +84,20 @@ def test_a_key_file_that_is_not_there(model: str, tmp_path: Path, capsys: Captur
     missing = f"--set=security.secret_key_file={tmp_path}/none"
     assert main(["check-config", model, *sockets(tmp_path), missing]) == 3
     assert "sidecar keygen" in capsys.readouterr().err
+
+
+def test_a_model_that_the_engine_cannot_be_served_with(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "kimi_k3",
+                "architectures": ["KimiK3ForConditionalGeneration"],
+                "media_placeholder_token_id": 163605,
+                "text_config": {"vocab_size": 163840},
+                "vision_config": {"merge_kernel_size": [2, 2]},
+            }
+        )
+    )
+    sets = [f"--set=model.path={tmp_path}", "--set=engine.kind=vllm"]
+    assert main(["check-config", *sets, *sockets(tmp_path)]) == 3
+    assert "model.image_placeholder_ids" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def test_a_difference_is_told_and_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cases, "load_cases", lambda: wrong)
     assert main(["demo"]) == 1
     out = capsys.readouterr().out
-    assert "✗ text_only, an image for a text-only model: it was to leave byte for byte" in out
+    assert "✗ text_only, image for a text model: it was to leave byte for byte" in out
     assert "✗ text_only: accounting: 1 rejected; expected 1 forwarded" in out
     assert "everything" not in out
 

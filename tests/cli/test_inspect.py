@@ -137,6 +137,30 @@ def test_a_single_message(tmp_path: Path, model: str, capsys: Capture) -> None:
     assert "0.bin alone; the folder holds 1 more frames" in out
 
 
+def test_the_verdict_alone(recording: str, model: str, capsys: Capture) -> None:
+    assert run(recording, "--model", model, "--verdict", "--number", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("sidecar  ✗ offsets_invalid")
+    assert len(lines) == 5
+
+
+def test_what_would_leave(recording: str, model: str, capsys: Capture) -> None:
+    assert run(recording, "--model", model, "--sent", "--json") == 0
+    text, image, bad = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert {document["direction"] for document in (text, image, bad)} == {"egress"}
+    fields = {field["name"]: field.get("value") for field in bad["fields"]}
+    assert fields["input_ids"] == []
+    assert "[5, 2]" in fields["validation_error"]
+    assert [frame["role"] for frame in image["frames"]] == ["payload"]
+
+
+def test_byte_by_byte(recording: str, capsys: Capture) -> None:
+    assert run(recording, "--no-rules", "--number", "2", "--bytes") == 0
+    out = capsys.readouterr().out
+    assert "+3  dc 00 19 " in out
+    assert "the key image_grid_thw" in out
+
+
 def test_all_fields(recording: str, capsys: Capture) -> None:
     run(recording, "--no-rules", "--number", "1")
     assert "are nil or at their defaults" in (out := capsys.readouterr().out)

@@ -92,7 +92,7 @@ def test_a_changed_byte_is_a_fault() -> None:
 
 
 def test_a_request_that_was_to_be_refused_and_was_not_is_a_fault() -> None:
-    case = by_title("an image for a text-only model")
+    case = by_title("image for a text model")
     assert "it was to be refused" in judge(case, case.record).faults
 
 
@@ -145,7 +145,7 @@ def test_what_the_bundled_requests_must_be_counted_as() -> None:
 
 DERIVED = [
     ("one image, unmaterialized", "one image"),
-    ("one image, no hash, unmaterialized", "one image, no positions"),
+    ("one image, unhashed", "one image, no positions"),
 ]
 
 

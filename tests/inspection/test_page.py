@@ -70,10 +70,17 @@ def test_notes_on_media() -> None:
     assert "it brings no M-RoPE positions" in notes
 
 
+def test_shared_memory_is_noted() -> None:
+    handle = {"shm_name": "psm_1", "shape": [16, 24], "dtype": "float32"}
+    page = page_of(request(mm=media(item(shm=handle))))
+    assert "item 0 is in shared memory, which is not looked at here" in page.notes
+    assert text(page, "multimodal_inputs", "mm_items", "item 0", "feature_shm", "shm_name") == "'psm_1'"
+
+
 def test_notes_on_what_is_beyond() -> None:
     page = page_of(request(error="no", tail=[1, 2]), b"unused")
     assert "2 fields behind those that are known here; they pass as they are" in page.notes
-    assert "the request came with a validation_error" in page.notes
+    assert "it carries a validation_error" in page.notes
     assert "nothing refers to aux 1" in page.notes
     assert text(page, "field 26") == "2"
 

@@ -11,6 +11,7 @@ import pytest
 from sidecar import pipeline
 from sidecar.context import Context
 from sidecar.inspection.page import read_page
+from sidecar.inspection.values import TIMES
 from sidecar.inspection.verdict import Judge, Verdict, describe
 from sidecar.model import ModelSpec
 from sidecar.recording import Direction, Framing, Record
@@ -144,3 +145,21 @@ def test_a_model_without_positions_has_none() -> None:
     verdict = verdict_of(record, judge_for(KIMI))
     assert verdict.action == "forward"
     assert verdict.positions is None
+
+
+def test_changed_ids_are_shown_where_they_changed() -> None:
+    ids = [*range(10), *[248056] * 4, *range(100, 110)]
+    record = Record(frames(request(ids=ids, mm=media(item(offsets=((10, 13),), pad=1_000_009)))))
+    change = next(change for change in verdict_of(record, judge_for()).changes if change.path == "input_ids")
+    assert (change.before, change.after) == (f"4{TIMES}[248056] at 10", f"4{TIMES}[1000009]")
+
+
+def test_what_would_leave() -> None:
+    record = Record(frames(request("r", ids=[])))
+    sent = verdict_of(record, judge_for()).sent
+    assert sent is not None
+    page = read_page(sent)
+    assert (sent.direction, page.rids) == (Direction.EGRESS, ("r",))
+    error = page.field("validation_error")
+    assert error is not None
+    assert not error.default
