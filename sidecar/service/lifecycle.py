@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -61,14 +62,18 @@ class Service:
         self.ledger = Ledger(self.metrics, context.probe, self._quarantine.keep)
         self.flow = FlowControl(settings.limits.inflight_bytes, settings.limits.inflight_requests, time.monotonic)
         self._pool = ThreadPoolExecutor(pool_threads(), "work")
-        try:
+        with ExitStack() as undo:  # of a start that fails: descriptors leave the event loop before they are closed
+            undo.callback(self._pool.shutdown)
+            undo.callback(self._sockets.destroy)
             self.line = self._open_line()
+            undo.callback(self.line.close)
             self.vitals = Vitals(
                 self.metrics.loop_lag,
                 moved=lambda: self.line.moved,
                 waits=lambda: self.line.waits,
                 stall_timeout_s=settings.egress.stall_timeout_s,
             )
+            undo.callback(self.vitals.close)
             self._wire_metrics()
             status = Status(
                 self.metrics,
@@ -78,9 +83,7 @@ class Service:
                 configuration=configuration,
             )
             self.admin = AdminServer(settings.admin.bind, status)
-        except BaseException:
-            self._sockets.destroy()
-            raise
+            undo.pop_all()
 
     async def run(self) -> None:
         """Serve until a signal, then drain. Raises `TransportError` if messages were lost in doing so."""

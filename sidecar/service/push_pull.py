@@ -34,8 +34,12 @@ class PushPull:
         self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress.send, parts.pool)
         self.ingress = Ingress(pull, self.lanes.receive)
         security = settings.security
-        sockets.attach(push, settings.egress.bind, settings.egress.connect, security.egress_server_key)
-        sockets.attach(pull, settings.ingress.bind, settings.ingress.connect, security.ingress_server_key)
+        try:
+            sockets.attach(push, settings.egress.bind, settings.egress.connect, security.egress_server_key)
+            sockets.attach(pull, settings.ingress.bind, settings.ingress.connect, security.ingress_server_key)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def engines(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -88,7 +89,7 @@ def test_ingress_takes_everything_and_shares_the_loop(run: Run) -> None:
                 turns.append(len(got))
                 await asyncio.sleep(0)
             assert [int(bytes(frame)) for frame in got] == list(range(2000))
-            assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= 2 * BATCH_MESSAGES
+            assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= 2 * BATCH_MESSAGES
             assert ingress.messages == 2000
             ingress.close()
 
