@@ -101,7 +101,7 @@ class Drain:
             try:
                 await self._write(spill, held)
             except OSError as error:
-                lost = len(self._lanes.surrender())
+                lost = self._lanes.held
                 logger.error("%d messages are lost: cannot write %s: %s", lost, spill.path, error.strerror or error)
                 return lost
             if not was_full:
