@@ -55,6 +55,9 @@ FLAT_PATCH_TYPES: Final = frozenset(
 KIMI_TYPES: Final = frozenset({"kimi_k25", "kimi_k3", "kimi_vl"})
 """Model types whose features are square patches, [patches, 3, patch_size, patch_size]."""
 
+GRID_TYPES: Final = frozenset({"kimi_k25", "kimi_k3"})
+"""Model types without M-RoPE whose items carry a grid that says how many tokens they take."""
+
 TILE_TYPES: Final = frozenset({"llama4"})
 """Model types whose features are whole tiles, [tiles, 3, image_size, image_size]."""
 
@@ -121,6 +124,14 @@ class ModelSpec:
     def token_id(self, modality: Modality) -> int | None:
         """The placeholder id of a modality, None where the config has none."""
         return (self.image_token_id, self.video_token_id, self.audio_token_id)[modality - 1]
+
+
+def grid_tokens(row: tuple[int, int, int], merge: int) -> int:
+    """The tokens that a grid row of one of `GRID_TYPES` makes: (h / merge) · (w / merge).
+
+    A row's frames are pooled into one, so t does not count (Kimi-K2.5 technical report, MoonViT-3D).
+    """
+    return (row[1] // merge) * (row[2] // merge)
 
 
 def load_model(

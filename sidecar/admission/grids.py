@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from sidecar.errors import Reason, Rejection
-from sidecar.model import ModelSpec
+from sidecar.model import GRID_TYPES, ModelSpec, grid_tokens
 from sidecar.wire.media import ItemView
-
-GRID_MODEL_TYPES: Final = frozenset({"kimi_k25", "kimi_k3"})
-"""Model types without M-RoPE whose items carry a grid that says how many tokens they take."""
 
 _MAX_PATCHES: Final = 2**31
 
 
 def check_grid(item: ItemView, grids: tuple[tuple[int, int, int], ...], spec: ModelSpec) -> None:
-    """`grid_invalid` and `grid_mismatch` for Kimi: a row a span, h·w / merge² tokens a row.
-
-    A row's frames are pooled into one, so t does not count (Kimi-K2.5 technical report, MoonViT-3D).
-    """
-    if spec.model_type not in GRID_MODEL_TYPES:
+    """`grid_invalid` and `grid_mismatch` for Kimi: a row a span, h·w / merge² tokens a row."""
+    if spec.model_type not in GRID_TYPES:
         return
     where = f"item {item.ordinal}"
     merge = spec.spatial_merge_size
@@ -42,8 +36,3 @@ def check_grid(item: ItemView, grids: tuple[tuple[int, int, int], ...], spec: Mo
                 Reason.GRID_MISMATCH,
                 f"{where}: the span [{start}, {end}] has {end - start + 1} tokens, its grid {row} makes {size}",
             )
-
-
-def grid_tokens(row: tuple[int, int, int], merge: int) -> int:
-    """The tokens that a Kimi grid row makes: (h / merge) · (w / merge)."""
-    return (row[1] // merge) * (row[2] // merge)

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from sidecar.admission.grids import GRID_MODEL_TYPES, grid_tokens
 from sidecar.errors import ConfigError, Reason, Rejection
 from sidecar.materialize.metadata import Grids, grids_of
-from sidecar.model import ModelSpec
+from sidecar.model import GRID_TYPES, ModelSpec, grid_tokens
 from sidecar.wire.ids import IdList, encode_run, find_all, list_of, locate
 from sidecar.wire.media import ItemView, MediaView
 from sidecar.wire.msgpack import Buffer, pack_int
@@ -141,7 +140,7 @@ def convert_raw(
     if FORMS[kind] is Form.SINGLE and images and spec.image_token_id is not None:
         pads = len(find_all(ids, spec.image_token_id))
         if pads:
-            kimi = spec.model_type in GRID_MODEL_TYPES
+            kimi = spec.model_type in GRID_TYPES
             check_count(pads, images, "<|media_pad|>" if kimi else f"image placeholder ({spec.image_token_id})")
     return None
 
@@ -210,7 +209,7 @@ def expand(
 
 
 def _rows(item: ItemView, spec: ModelSpec) -> Grids:
-    if spec.model_type not in GRID_MODEL_TYPES and spec.mrope_family not in PAD_FAMILIES:
+    if spec.model_type not in GRID_TYPES and spec.mrope_family not in PAD_FAMILIES:
         return ()
     return grids_of(item, spec)
 
@@ -218,7 +217,7 @@ def _rows(item: ItemView, spec: ModelSpec) -> Grids:
 def _tokens(row: tuple[int, int, int], spec: ModelSpec) -> int:
     """How many placeholders a grid row makes; what is wrong with the row is for the grid rules to say."""
     merge = spec.spatial_merge_size
-    if spec.model_type in GRID_MODEL_TYPES:
+    if spec.model_type in GRID_TYPES:
         return grid_tokens(row, merge)
     t, h, w = row
     return t * (h // merge) * (w // merge)

@@ -98,7 +98,12 @@ def _built() -> Iterator[Seed]:
         "input_extra_infos": [{"a": {"b": [1.5, None, b"x"]}}],
         "data_parallel_rank": 1,
     }
-    yield Seed("text, every field", pack(request(sampling=SAMPLING_FULL, **everything, tail=[1, "x", [2]])), [], TEXT)
+    yield Seed(
+        "text, every field",
+        pack(request(ids=[1, 2, 3], sampling=SAMPLING_FULL, **everything, tail=[1, "x", [2]])),
+        [],
+        TEXT,
+    )
     yield Seed("text, six fields", pack(request(ids=[1, 2, 3], sampling=(5,), count=6)), [], TEXT)
     image, video = patches(16), patches(32, 1)
     ids = prompt(1, (IMAGE, 4), 2, (VIDEO, 4), 3, (VIDEO, 4), 4)
