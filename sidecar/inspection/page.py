@@ -5,6 +5,7 @@ Pure, and lenient: a message that the sidecar refuses is shown as far as it can 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -106,7 +107,7 @@ def read_page(record: Record) -> Page:
         spans,
         problems=tuple(problems),
     )
-    return Page(**{**{name: getattr(page, name) for name in Page.__slots__}, "notes": tuple(_notes(page, aux))})
+    return dataclasses.replace(page, notes=tuple(_notes(page, aux)))
 
 
 def _name_frames(frames: Sequence[Buffer], framing: Framing) -> tuple[tuple[str, int], ...]:

@@ -179,7 +179,7 @@ def _facts(outcome: Outcome, positions: NDArray[Any] | None) -> Iterator[str]:
         what = f"{note.modality.name.lower()}, {note.tokens} tokens"
         yield f"item {note.ordinal}: {what}, {digest}, pad value {note.pad_value}"
     if outcome.substituted:
-        yield f"{outcome.substituted} placeholder ids become pad values, the ids as they came input_ids_unpadded"
+        yield f"{outcome.substituted} placeholder ids become pad values; input_ids_unpadded keeps the ids as they came"
     if outcome.delta is not None and positions is not None:
         shape, dtype = list(positions.shape), positions.dtype.name
         yield f"M-RoPE positions: {dtype} {shape}, {size(positions.nbytes)}, delta {outcome.delta}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.inspection.chart import charts, segments, strip
@@ -48,6 +48,7 @@ def test_three_axes_have_their_names_and_one_scale() -> None:
     assert [chart.name for chart in charts(np.zeros((4, 2)), 2)] == ["0", "1", "2", "3"]
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 300), st.integers(1, 120), st.integers(0, 1000))
 def test_any_positions_fit_the_room(n: int, width: int, seed: int) -> None:
     positions = np.random.default_rng(seed).integers(-5, 1000, (3, n))

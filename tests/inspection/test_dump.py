@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.inspection.dump import Row, dump
@@ -62,6 +62,7 @@ def test_no_byte_of_the_gateways_messages_is_left_out() -> None:
         check_cover(payload, list(dump(payload, read_page(Record(capture.frames, framing=Framing.TYPED)).fields)))
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 420), st.binary(max_size=5))
 def test_no_byte_of_a_damaged_request_is_left_out(at: int, damage: bytes) -> None:
     payload = msgpack.packb(image_request("r", count=24))
@@ -69,6 +70,7 @@ def test_no_byte_of_a_damaged_request_is_left_out(at: int, damage: bytes) -> Non
     check_cover(damaged, rows_of(damaged))
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60))
 def test_no_byte_of_any_bytes_is_left_out(data: bytes) -> None:
     for payload in (data, msgpack.packb(request())[:70] + data):

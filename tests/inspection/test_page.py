@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.inspection.page import Page, read_page
@@ -166,6 +166,7 @@ def test_no_frames_at_all() -> None:
         assert read_page(Record([], framing=framing)).problems
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=80), st.sampled_from(Framing))
 def test_any_bytes_have_a_page(data: bytes, framing: Framing) -> None:
     for payload in (data, msgpack.packb(request())[:60] + data):
@@ -173,6 +174,7 @@ def test_any_bytes_have_a_page(data: bytes, framing: Framing) -> None:
         assert page.nbytes == len(payload) + 1
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 420), st.binary(min_size=1, max_size=4))
 def test_a_damaged_request_has_a_page(at: int, damage: bytes) -> None:
     payload = msgpack.packb(image_request("r", count=24))

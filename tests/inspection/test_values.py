@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.errors import Rejection
@@ -89,6 +89,7 @@ def test_no_more_than_some_runs_are_shown() -> None:
     assert "… 960 more runs and stretches …" in shown
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 3), max_size=40))
 def test_runs_say_all_ids(ids: list[int]) -> None:
     data = msgpack.packb(ids)
