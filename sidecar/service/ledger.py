@@ -16,6 +16,8 @@ from sidecar.observability.logs import RateLimitedLogger
 from sidecar.observability.metrics import Metrics
 from sidecar.observability.status import RecentRefusals
 from sidecar.outcome import Envelope, Kind, Outcome, Result
+from sidecar.recording import Direction
+from sidecar.service.taps import Taps
 from sidecar.wire.msgpack import Buffer
 
 Keep = Callable[[Sequence[Buffer], Outcome], None]
@@ -30,9 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Books outcomes into the metrics, the log and the list of recent refusals. On the event loop's thread."""
+    """Books outcomes into the metrics, the log and the list of recent refusals. On the event loop's thread.
 
-    def __init__(self, metrics: Metrics, probe: SegmentProbe, keep: Keep) -> None:
+    `taps` are shown every message as it comes and as it leaves.
+    """
+
+    def __init__(self, metrics: Metrics, probe: SegmentProbe, keep: Keep, taps: Taps | None = None) -> None:
         self.log = RateLimitedLogger(logger)
         self.refusals = RecentRefusals()
         self.moved = 0
@@ -40,6 +45,7 @@ class Ledger:
         self._metrics = metrics
         self._probe = probe
         self._keep = keep
+        self._taps = taps
         self._since = 0.0
         self._stages = metrics.stages
 
@@ -58,12 +64,17 @@ class Ledger:
         metrics = self._metrics
         metrics.received[envelope.kind] += 1
         metrics.received_bytes += nbytes
+        if self._taps is not None and self._taps.active:
+            self._taps.offer(Direction.INGRESS, envelope.message.frames)
 
     def handed_over(self, outcome: Outcome, nbytes: int) -> None:
         """Book a message whose `nbytes` were given to libzmq."""
         self.moved += 1
         metrics = self._metrics
         metrics.sent_bytes += nbytes
+        if self._taps is not None and self._taps.active:
+            for frames in outcome.messages:
+                self._taps.offer(Direction.EGRESS, frames, str(outcome.result))
         if outcome.kind is _GENERATE:
             metrics.requests[outcome.dialect, outcome.result] += 1
             if outcome.result is not _FORWARDED:

@@ -25,6 +25,7 @@ from sidecar.service.quarantine import Quarantine
 from sidecar.service.relay import Relay
 from sidecar.service.signals import StopSignals
 from sidecar.service.spill import count_recordings
+from sidecar.service.taps import Taps
 from sidecar.service.vitals import Vitals
 from sidecar.settings import Settings
 from sidecar.transport.flow import FlowControl
@@ -59,7 +60,9 @@ class Service:
         self._quarantine = Quarantine(
             Path(folder) if folder is not None else None, settings.quarantine.max_bytes, context.policy.ingress_framing
         )
-        self.ledger = Ledger(self.metrics, context.probe, self._quarantine.keep)
+        policy = context.policy
+        self.taps = Taps(self._sockets.context, policy.ingress_framing, policy.egress_framing)
+        self.ledger = Ledger(self.metrics, context.probe, self._quarantine.keep, self.taps)
         self.flow = FlowControl(settings.limits.inflight_bytes, settings.limits.inflight_requests, time.monotonic)
         self._pool = ThreadPoolExecutor(pool_threads(), "work")
         with ExitStack() as undo:  # of a start that fails: descriptors leave the event loop before they are closed
@@ -83,6 +86,7 @@ class Service:
                 configuration=configuration,
             )
             self.admin = AdminServer(settings.admin.bind, status)
+            self.admin.on_post("/tap", self.taps.post)
             undo.pop_all()
 
     async def run(self) -> None:
@@ -152,6 +156,8 @@ class Service:
         metrics.quarantined_messages = lambda: self._quarantine.messages
         metrics.quarantined_bytes = lambda: self._quarantine.bytes
         metrics.quarantine_skipped = lambda: self._quarantine.skipped
+        metrics.taps = lambda: len(self.taps)
+        metrics.tap_dropped = lambda: self.taps.dropped
         metrics.log_suppressed = lambda: self.ledger.log.suppressed
         spill_dir = self._settings.shutdown.spill_dir
         folder = Path(spill_dir) if spill_dir is not None else None
@@ -162,6 +168,7 @@ class Service:
     async def _close(self) -> None:
         """Close in the order in which things need each other. Waits for what libzmq still delivers."""
         self.line.close()
+        self.taps.close()
         self.vitals.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._sockets.close)

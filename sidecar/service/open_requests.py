@@ -94,7 +94,7 @@ class RankLedger(Ledger):
     """
 
     def __init__(self, shared: Ledger, requests: OpenRequests | None) -> None:
-        super().__init__(shared._metrics, shared._probe, shared._keep)
+        super().__init__(shared._metrics, shared._probe, shared._keep, shared._taps)
         self.log = shared.log
         self.refusals = shared.refusals
         self._requests = requests
