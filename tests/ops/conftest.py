@@ -17,9 +17,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.ops import traffic
+
 ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "sidecar" / "demo" / "models" / "kimi_k25"
-RECORDING = ROOT / "sidecar" / "demo" / "requests.rec"
 
 
 def free_port() -> int:
@@ -102,15 +102,15 @@ class Stack:
         self.sidecar = processes.start(
             "sidecar",
             *(*sidecar, "serve"),
-            *("--set", f"ingress.bind={self.ingress}", "--set", "ingress.framing=typed"),
-            *("--set", f"egress.bind={scheduler}", "--set", f"model.path={MODEL}"),
+            *("--set", f"ingress.bind={self.ingress}", "--set", f"egress.bind={scheduler}"),
             *("--set", f"admin.bind=127.0.0.1:{self.port}", "--set", "log.format=json"),
             *("--set", f"quarantine.dir={processes.folder}/quarantine"),
         )
-        processes.start("sink", *sidecar, "sink", "--connect", scheduler, "--framing", "typed", "--quiet")
+        processes.start("sink", *sidecar, "sink", "--connect", scheduler, "--quiet")
         wait_for("the sidecar is ready", lambda: fetch(f"{self.url}/readyz")[0] == 200)
+        recording = traffic.write(processes.folder / "traffic.rec")
         processes.start(
-            "frontend", *sidecar, "replay", str(RECORDING), "--to", self.ingress, "--loop", "0", "--rate", "100"
+            "frontend", *sidecar, "replay", str(recording), "--to", self.ingress, "--loop", "0", "--rate", "100"
         )
 
     def series(self) -> set[str]:
