@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from sidecar.context import Context
-    from sidecar.materialize.mrope import fill_numpy, resolve_device
     from sidecar.model import load_model
     from sidecar.observability import logs
     from sidecar.observability.banner import announce, banner
+    from sidecar.service.fills import Fills
     from sidecar.service.shm import SharedMemory
     from sidecar.service.signals import fail_on_signal
     from sidecar.settings import load
@@ -62,17 +62,17 @@ def run(args: argparse.Namespace) -> int:
         image_placeholder_ids=settings.model.image_placeholder_ids,
     )
     encoder = load_encoder(spec, settings.engine.kind, trust_remote_code=settings.model.trust_remote_code)
+    fills = Fills(settings.materialize.device, settings.materialize.device_min_tokens)
     context = Context.from_settings(
         settings,
         spec,
         now=time.monotonic,
         probe=SharedMemory(),
-        fill=fill_numpy,
+        fill=fills,
         encoder=encoder,
         exact_rids=settings.mode == "relay" and settings.relay.observe_outputs,
     )
-    device = resolve_device(settings.materialize.device)
-    rows = banner(settings, spec, device or "cpu")
+    rows = banner(settings, spec, fills.device or "cpu")
     announce(logging.getLogger(logs.LOGGER), rows, settings.log.format)
     main = _serve(loaded, context, rows)
     if args.loop == "uvloop":

@@ -18,6 +18,7 @@ from sidecar.errors import TransportError
 from sidecar.observability.admin import AdminServer
 from sidecar.observability.metrics import Metrics
 from sidecar.observability.status import Status
+from sidecar.service.fills import Fills
 from sidecar.service.ledger import Ledger
 from sidecar.service.line import Line, Parts
 from sidecar.service.push_pull import PushPull
@@ -156,6 +157,8 @@ class Service:
         metrics.quarantined_messages = lambda: self._quarantine.messages
         metrics.quarantined_bytes = lambda: self._quarantine.bytes
         metrics.quarantine_skipped = lambda: self._quarantine.skipped
+        if isinstance(context.fill, Fills):
+            metrics.mrope_devices, metrics.mrope_fills = context.fill.devices, context.fill.counts
         metrics.taps = lambda: len(self.taps)
         metrics.tap_dropped = lambda: self.taps.dropped
         metrics.log_suppressed = lambda: self.ledger.log.suppressed
