@@ -110,7 +110,17 @@ class Stack:
         wait_for("the sidecar is ready", lambda: fetch(f"{self.url}/readyz")[0] == 200)
         recording = traffic.write(processes.folder / "traffic.rec")
         processes.start(
-            "frontend", *sidecar, "replay", str(recording), "--to", self.ingress, "--loop", "0", "--rate", "100"
+            "frontend",
+            *sidecar,
+            "replay",
+            str(recording),
+            "--to",
+            self.ingress,
+            "--rids",
+            "fresh",
+            "--rate",
+            "100",
+            "--loop",
         )
 
     def series(self) -> set[str]:
