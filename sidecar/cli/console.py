@@ -33,6 +33,8 @@ def open_console() -> Console:
     """The console of standard output, colored and as wide as the terminal if it is one."""
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an encoding that lacks block characters is no reason to fail
     if sys.stdout.isatty():
         return Console(highlight=False)
     width = None if "COLUMNS" in os.environ else _WIDTH
