@@ -37,17 +37,16 @@ class Check:
         ]
 
 
+CONTAINER_TOOLS = ("buildah", "podman", "runc", "debootstrap")
+CONTAINER_PACKAGES = (*CONTAINER_TOOLS, "containernetworking-plugins", "iptables")
+
 CHECKS = (
     Check("check_series.py"),
     Check("check_prometheus.py", ("promtool", "prometheus"), ("prometheus",)),
     Check("check_page.py", ("chromium",), ("chromium",)),
     Check("check_kubernetes.py", tools=("kubernetes-validate",)),
-    Check("check_compose.py", tools=("podman-compose",)),
-    Check(
-        "check_image.py",
-        ("buildah", "podman", "runc", "debootstrap"),
-        ("buildah", "podman", "runc", "debootstrap", "netavark", "iptables"),
-    ),
+    Check("check_image.py", CONTAINER_TOOLS, CONTAINER_PACKAGES),
+    Check("check_compose.py", CONTAINER_TOOLS, CONTAINER_PACKAGES, ("podman-compose",)),
 )
 
 

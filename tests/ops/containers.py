@@ -42,10 +42,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(*command: str | Path, seconds: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, seconds: float = 120, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a program of the container tools; its output is in the error if it fails."""
+    variables = {**environment(), **env}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(), timeout=seconds, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=variables, timeout=seconds, capture_output=True, text=True, check=False
     )
     if check and done.returncode:
         raise AssertionError(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
