@@ -15,8 +15,8 @@ from sidecar.errors import ConfigError, Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
 from .media import MediaItem, invalid, merged_grids, mismatch
-from .plan import INT64, LINEAR, Axis, Pattern, Plan, Segment, grid
-from .planner import Block, GridPlanner, Ids, Placed
+from .plan import INT64, LINEAR, Axis, Pattern, Plan, Segment
+from .planner import Block, GridPlanner, Ids, Placed, image_block
 
 
 class HyV4Vl(GridPlanner):
@@ -28,8 +28,7 @@ class HyV4Vl(GridPlanner):
 
     def block(self, item: MediaItem, t: int, height: int, width: int, seconds: float | None) -> Block:
         """A single frame; `place` puts t of them in a row."""
-        step = max(height, width + 1)
-        return Block(grid(height, width + 1), step - 1, step)
+        return image_block(1, height, width + 1, max(height, width + 1))
 
     def place(self, item: MediaItem, placed: list[Placed]) -> None:
         """As `GridPlanner.place`, with each span cut into its frames."""

@@ -119,9 +119,12 @@ class Walk:
 
     def clip(self, clip: Clip) -> None:
         """A clip in one run."""
-        lead = self._flush(keep=self._whole(self.position))
+        whole = self._whole(self.position)
+        lead = self._flush(keep=whole)
         start = self.cursor - lead
-        self.segments.append(Segment(start, lead + clip.tokens, self.position, clip.pattern, -lead))
+        segment = Segment(start, lead + clip.tokens, self.position, clip.pattern, -lead)
+        if not (whole and self._repeats(segment)):
+            self.segments.append(segment)
         self._after(self.cursor + clip.tokens, self.rounding(self.position + clip.reach))
 
     def track(self, video: Clip, audio: Clip, pieces: list[Piece], last: float) -> None:
@@ -195,6 +198,17 @@ class Walk:
         if length:
             self.segments.append(Segment(start, length, base, LINEAR))
         return 0
+
+    def _repeats(self, segment: Segment) -> bool:
+        """Whether a segment is one more unit of the last one; it is then counted there."""
+        last = self.segments[-1] if self.segments else None
+        if last is None or segment[3:5] != last[3:5] or segment.length != last.length or last.stop != segment.start:
+            return False
+        rise = segment.base - last.base - (last.count - 1) * last.rise
+        if last.pattern is LINEAR or (last.count > 1 and rise != last.rise) or not self._whole(last.base):
+            return False
+        self.segments[-1] = last._replace(count=last.count + 1, rise=rise)
+        return True
 
     @staticmethod
     def _whole(position: float) -> bool:
