@@ -267,7 +267,7 @@ def _progress(args: argparse.Namespace, plan: Plan) -> Iterator[Callable[[int], 
     total = plan.limit
     if total is None and plan.recording != "-" and plan.loops:
         with contextlib.suppress(SidecarError), Reader(plan.recording) as reader:
-            total = len(reader) * plan.loops
+            total = reader.count() * plan.loops
     columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sending", total=total)

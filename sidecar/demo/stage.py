@@ -158,7 +158,7 @@ class Stage:
     def arrived(self) -> int:
         """Messages that the sink has recorded; to be asked after `stop`."""
         with Reader(self._recording) as reader:
-            return len(reader)
+            return reader.count()
 
     def _next(self) -> Record | None:
         if not self._recording.exists() or self._recording.stat().st_size < 32:

@@ -116,7 +116,7 @@ class Reader:
             if kind == Kind.MESSAGE:
                 yield record
 
-    def __len__(self) -> int:
+    def count(self) -> int:
         """Messages in the recording. Where there is no index they are counted by hopping over them."""
         if self._folder is not None:
             return sum(1 for _ in read_folder(self._folder))

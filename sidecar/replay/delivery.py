@@ -20,7 +20,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _EVENTS: Final = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-_CALM_CHECKS: Final = 5
+_SETTLE_MIN_S: Final = 0.025
 _CHECK_EVERY_S: Final = 0.005
 _STALL_S: Final = 0.1
 
@@ -62,24 +62,24 @@ class Delivery:
         return total
 
     def wait_taken(self, timeout_s: float, settle_s: float) -> Taken:
-        """Wait until the peers have read everything, and then `settle_s` more; or until nothing has moved
-        for `timeout_s`, or the last peer has left."""
+        """Wait until the peers have had nothing to read for `settle_s`; or until nothing has moved for
+        `timeout_s`, or the last peer has left.
+
+        libzmq's own queue cannot be seen, but while it holds anything, the kernel's is empty for
+        moments only.
+        """
         moved = time.monotonic()
-        before, calm = -1, 0
-        while calm < _CALM_CHECKS:
+        before = -1
+        while True:
             unread = self.unread()
             now = time.monotonic()
             if not self._fds:
                 return Taken(max(before, 0), left=True, stalled=now - moved > _STALL_S)
-            # libzmq's own queue cannot be seen; while it holds anything, the kernel's is not empty for long.
-            calm = calm + 1 if unread == 0 else 0
             if unread != before:
                 before, moved = unread, now
-            elif unread and now - moved >= timeout_s:
-                return Taken(unread, left=False, stalled=True)
+            elif now - moved >= (timeout_s if unread else max(settle_s, _SETTLE_MIN_S)):
+                return Taken(unread, left=False, stalled=unread > 0)
             time.sleep(_CHECK_EVERY_S)
-        time.sleep(settle_s)
-        return Taken(self.unread(), left=False, stalled=False)
 
     def close(self) -> None:
         """Stop watching; the socket stays as it is."""
