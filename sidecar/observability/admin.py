@@ -28,7 +28,7 @@ MAX_CONNECTIONS: Final = 8
 DEADLINE_S: Final = 10.0
 """How long a connection may last, from its acceptance to the end of its response."""
 
-PostHandler = Callable[[Mapping[str, str]], tuple[int, Mapping[str, Any]]]
+Action = Callable[[Mapping[str, str]], tuple[int, Mapping[str, Any]]]
 """Takes the query's parameters, returns a status code and a JSON body. Called on a thread of the server."""
 
 _HTML: Final = "text/html; charset=utf-8"
@@ -51,7 +51,7 @@ class Response(NamedTuple):
 
 
 class AdminServer:
-    """`/metrics`, `/healthz`, `/readyz`, the status page and what the service adds with `on_post`.
+    """`/metrics`, `/healthz`, `/readyz`, the status page and the actions that the service adds.
 
     `bind` is `host:port`, `[ipv6]:port`; port 0 takes a free one, which `address` tells. The socket
     is open when the constructor returns, the answers begin with `start`. Raises `TransportError`.
@@ -61,7 +61,7 @@ class AdminServer:
         self._status = status
         self._registry = make_registry(status.metrics)
         self._page = resources.files("sidecar.observability").joinpath("status.html").read_bytes()
-        self._posts: dict[str, PostHandler] = {}
+        self._actions: dict[tuple[str, str], Action] = {}
         self._gets: dict[str, Callable[[], Response]] = {
             "/": lambda: Response(200, _HTML, self._page),
             "/metrics": lambda: Response(200, CONTENT_TYPE, render(self._registry)),
@@ -85,9 +85,13 @@ class AdminServer:
         host, port = self.address
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
-    def on_post(self, path: str, handler: PostHandler) -> None:
+    def on_post(self, path: str, action: Action) -> None:
         """Let a path be posted to, from this host and by no web page."""
-        self._posts[path] = handler
+        self._actions["POST", path] = action
+
+    def on_delete(self, path: str, action: Action) -> None:
+        """Let a path be deleted, under the same conditions."""
+        self._actions["DELETE", path] = action
 
     def start(self) -> None:
         """Answer from now on, on a daemon thread."""
@@ -107,13 +111,18 @@ class AdminServer:
         url = urlsplit(target)
         if method in ("GET", "HEAD") and url.path in self._gets:
             return self._gets[url.path]()
-        if method == "POST" and url.path in self._posts:
+        action = self._actions.get((method, url.path))
+        if action is not None:
             if origin is not None or not ip_address(peer).is_loopback:
-                return _json(403, {"error": "only programs on this host may post; use curl there, or a port forward"})
-            return _json(*self._posts[url.path](dict(parse_qsl(url.query, keep_blank_values=True))))
-        if url.path in self._gets or url.path in self._posts:
-            return _json(405, {"error": f"{url.path} takes {'GET' if url.path in self._gets else 'POST'}"})
-        return _json(404, {"error": "no such path", "paths": [*self._gets, *self._posts]})
+                return _json(
+                    403, {"error": "only programs on this host may do that; use curl there, or a port forward"}
+                )
+            return _json(*action(dict(parse_qsl(url.query, keep_blank_values=True))))
+        paths = {"GET " + path for path in self._gets} | {f"{name} {path}" for name, path in self._actions}
+        allowed = [known.partition(" ")[0] for known in sorted(paths) if known.endswith(f" {url.path}")]
+        if allowed:
+            return _json(405, {"error": f"{url.path} takes {' or '.join(allowed)}"})
+        return _json(404, {"error": "no such path", "paths": sorted(paths)})
 
 
 class _Server(ThreadingHTTPServer):
@@ -185,6 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._respond("POST")
+
+    def do_DELETE(self) -> None:
+        self._respond("DELETE")
 
     def _respond(self, method: str) -> None:
         try:

@@ -92,7 +92,9 @@ def test_the_page_writes_text_never_markup(site):
         ("GET", "/nothing", 404),
         ("POST", "/metrics", 405),
         ("GET", "/tap", 405),
-        ("DELETE", "/", 501),
+        ("DELETE", "/tap", 405),
+        ("DELETE", "/", 405),
+        ("PATCH", "/", 501),
         ("POST", "/x", 404),
     ],
 )
@@ -118,6 +120,13 @@ def test_a_post_reaches_its_handler_with_the_query(site):
     response, body = site.request("POST", "/tap?direction=ingress&to=ipc:///tmp/tap.sock")
     assert (response.status, json.loads(body)) == (202, {"tap": "ipc:///tmp/tap.sock"})
     assert seen == [{"direction": "ingress", "to": "ipc:///tmp/tap.sock"}]
+
+
+def test_a_delete_reaches_its_own_handler_under_the_same_conditions(site):
+    site.server.on_post("/thing", lambda query: (200, {"did": "post"}))
+    site.server.on_delete("/thing", lambda query: (200, {"did": "delete", **query}))
+    assert json.loads(site.request("DELETE", "/thing?to=x")[1]) == {"did": "delete", "to": "x"}
+    assert site.request("DELETE", "/thing", {"Origin": "null"})[0].status == 403
 
 
 def test_a_web_page_may_not_post(site):
