@@ -26,6 +26,7 @@ MODEL_TYPES: Final[Mapping[str, str]] = {
     "glm4v_moe": "glm4v",
     "glm46v": "glm4v",
     "glm_ocr": "glm4v",
+    "glmga": "glm4v",
     "glm_image": "glm_image",
     "hunyuan_vl": "hunyuan_vl",
     "hy_v4_vl": "hy_v4_vl",
