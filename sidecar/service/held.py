@@ -25,6 +25,9 @@ class Stage(Enum):
     READY = auto()
     """Processed, until the egress takes it."""
 
+    BULK = auto()
+    """Processed and large: until the egress is through with other large ones."""
+
     DONE = auto()
     """Handed over, dropped or cancelled."""
 

@@ -1,9 +1,9 @@
 """The order of messages: one lane a rid, a pool for slow work, and control messages as barriers.
 
     received ─┬─ nothing in its way ────────────────────────────► egress
-              ├─ slow ──► pool ──────────────────┐
-              ├─ rid still held ──► its lane ────┼─► ready ─────► egress
-              └─ control waits ──► gate ─────────┘
+              ├─ slow ──► pool ──────────────────┐      ┌► ready ─► egress
+              ├─ rid still held ──► its lane ────┼──────┤
+              └─ control waits ──► gate ─────────┘      └► bulk ──► egress, one at a time
 
 What is promised: ADD and ABORT of one rid leave in the order in which they came, and never an ADD
 after its ABORT; a control message leaves after everything that came before it and before everything
@@ -16,22 +16,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 from sidecar.context import Context
 from sidecar.outcome import Envelope, Kind, Outcome, Result
 from sidecar.pipeline import commit, encode_abort, open_message, process
 from sidecar.service.held import Held, Stage
 from sidecar.service.ledger import Ledger
-from sidecar.transport.egress import REFERENCE_BYTES
+from sidecar.transport.egress import BULK_BYTES, REFERENCE_BYTES
 from sidecar.transport.flow import FlowControl
 from sidecar.wire.msgpack import Buffer
 
-Send = Callable[[Sequence[Buffer], int], bool]
-"""`Egress.send`: hands a message over, or says that it cannot; the second argument is released later."""
+
+class Outlet(Protocol):
+    """What lanes lead to. `Egress` is one."""
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a message of this size would be taken now; if not, `flush` is called when it is worth a try."""
+        ...
+
+    def send(self, frames: Sequence[Buffer], nbytes: int) -> bool:
+        """Hand a message over and release `nbytes` later, or say that it is not taken."""
+        ...
+
 
 FLUSH_MESSAGES: Final = 64
 FLUSH_S: Final = 0.002
@@ -44,7 +54,7 @@ _DROPPED: Final = Result.DROPPED
 class Lanes:
     """Takes received messages, in order, on the event loop's thread; processes, commits, sends and books each."""
 
-    def __init__(self, context: Context, ledger: Ledger, flow: FlowControl, send: Send, pool: Executor) -> None:
+    def __init__(self, context: Context, ledger: Ledger, flow: FlowControl, egress: Outlet, pool: Executor) -> None:
         self.inflight = 0
         """Requests that are received and not yet booked."""
         self.tasks = 0
@@ -52,15 +62,18 @@ class Lanes:
         self._context = context
         self._ledger = ledger
         self._flow = flow
-        self._send = send
+        self._egress = egress
+        self._send = egress.send
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
         self._held = 0
         self._lanes: dict[str, deque[Held]] = {}
         self._ready: deque[Held] = deque()
+        self._bulk: deque[Held] = deque()
         self._gate: deque[Held] = deque()
-        self._behind = 0  # requests that a control message would have to wait for: WORKING and WAITING
+        self._controls = 0
+        self._behind = 0  # requests that a control message would have to wait for: WAITING, WORKING and BULK
         self._next: deque[Held] = deque()  # WAITING, and now the first of their lanes
         self._moving = False
         self._worked: deque[Held] = deque()
@@ -94,23 +107,20 @@ class Lanes:
         self._flushing = None
         deadline = perf_counter() + FLUSH_S
         for _ in range(FLUSH_MESSAGES):
-            if not self._ready:
+            bulk_left = self._send_first(self._bulk)
+            if not self._send_first(self._ready) and not bulk_left:
                 return
-            held = self._ready[0]
-            if not self._hand_over(held):
-                return
-            self._ready.popleft()
-            self._finish(held)
             if perf_counter() > deadline:
                 break
-        if self._ready and self._flushing is None:
+        if self._flushing is None:
             self._flushing = self._loop.call_soon(self.flush)
 
     def surrender(self) -> list[Held]:
         """Everything that is held, in the order of receipt. None of it will be sent; see `let_go`."""
         lanes = [held for lane in self._lanes.values() for held in lane]
-        others = [held for held in (*self._ready, *self._gate) if held.envelope.kind is not _GENERATE]
+        others = [held for held in (*self._ready, *self._bulk, *self._gate) if held.envelope.kind is not _GENERATE]
         self._ready.clear()
+        self._bulk.clear()
         self._gate.clear()
         self._next.clear()
         return sorted(lanes + others, key=lambda held: held.sequence)
@@ -122,23 +132,25 @@ class Lanes:
     def _pass(self, envelope: Envelope, outcome: Outcome, nbytes: int) -> None:
         """Hand over a message that nothing is in the way of; hold it if the egress does not take it."""
         ledger = self._ledger
+        if nbytes >= REFERENCE_BYTES or len(outcome.messages) != 1:
+            if outcome.result is _DROPPED:
+                ledger.dropped(envelope, outcome)
+            else:
+                self._to_egress(self._hold(envelope, nbytes), outcome)
+            return
+        # Small: nothing of it is kept here once it is sent, so there is nothing to account for.
         outcome = commit(outcome, self._context)
         if outcome.result is _DROPPED:
             ledger.dropped(envelope, outcome)
             return
-        small = len(outcome.messages) == 1 and nbytes < REFERENCE_BYTES
-        if small:  # nothing of it is kept here once it is sent, so that there is nothing to account for
-            frames = outcome.messages[0]
-            if self._send(frames, 0):
-                ledger.lap("send")
-                ledger.handed_over(outcome, nbytes if frames is envelope.message.frames else sum(map(len, frames)))
-                return
+        frames = outcome.messages[0]
+        if self._send(frames, 0):
+            ledger.lap("send")
+            ledger.handed_over(outcome, nbytes if frames is envelope.message.frames else sum(map(len, frames)))
+            return
         held = self._hold(envelope, nbytes)
         held.outcome, held.committed = outcome, True
-        if not small and self._hand_over(held):
-            self._finish(held)
-        else:
-            self._ready.append(held)
+        self._ready.append(held)
 
     def _order(self, envelope: Envelope, nbytes: int) -> None:
         """Find the place of a message that something may be in the way of."""
@@ -186,10 +198,24 @@ class Lanes:
         if size > held.nbytes:  # computed positions are larger than the prompt that they are for
             self._flow.take(size - held.nbytes, 0)
             held.nbytes = size
-        if not self._ready and self._hand_over(held):
-            self._finish(held)
-        else:
-            self._ready.append(held)
+        queue = self._ready
+        if held.nbytes >= BULK_BYTES and not self._controls:  # nothing may leave around a control message
+            queue, held.stage = self._bulk, Stage.BULK
+            self._behind += 1
+        queue.append(held)
+        if queue[0] is held:
+            self._send_first(queue)
+
+    def _send_first(self, queue: deque[Held]) -> bool:
+        """Hand over the first of a queue. False if there is none, or if it is not taken."""
+        if not queue:
+            return False
+        held = queue[0]
+        if not (held.committed or self._egress.takes(held.nbytes)) or not self._hand_over(held):
+            return False
+        queue.popleft()
+        self._finish(held)
+        return True
 
     def _hand_over(self, held: Held) -> bool:
         """Commit, send and book. False if the egress takes nothing (more) now: the message keeps its turn."""
@@ -224,16 +250,22 @@ class Lanes:
             self.inflight += 1
             assert envelope.rid is not None
             self._lanes.setdefault(envelope.rid, deque()).append(held)
+        elif envelope.kind is Kind.CONTROL:
+            self._controls += 1
         return held
 
     def _finish(self, held: Held) -> None:
         """A message has left: what it was in the way of goes on. Its bytes are whoever's who has them now."""
+        if held.stage is Stage.BULK:
+            self._behind -= 1
         held.stage = Stage.DONE
         self._held -= 1
         self._flow.give(0, 1)
         if held.envelope.kind is _GENERATE:
             self.inflight -= 1
             self._leave_lane(held)
+        elif held.envelope.kind is Kind.CONTROL:
+            self._controls -= 1
         self._move()
 
     def _leave_lane(self, held: Held) -> None:
@@ -275,12 +307,14 @@ class Lanes:
         """Take back the requests that are still held, and pass on the aborts of all others."""
         passing: list[str] = []
         taken_back = 0
+        leader: Held | None = None
         for rid in dict.fromkeys(envelope.rids):
             lane = self._lanes.get(rid)
             if lane is None:
                 passing.append(rid)
                 continue
             if lane[0].committed:
+                leader = lane[0]
                 passing.append(rid)
             else:
                 taken_back += 1
@@ -305,6 +339,11 @@ class Lanes:
             held = self._hold(envelope, nbytes)
             held.stage, held.outcome = Stage.GATED, outcome
             self._gate.append(held)
+        elif leader is not None and leader.stage is Stage.BULK:
+            held = self._hold(envelope, nbytes)
+            held.stage, held.outcome = Stage.BULK, outcome
+            self._behind += 1
+            self._bulk.append(held)
         elif self._ready:
             self._to_egress(self._hold(envelope, nbytes), outcome)
         else:
@@ -315,6 +354,8 @@ class Lanes:
         """Take a request back: it will not be handed over, and its rid is free at once."""
         if held.stage is Stage.READY:
             self._ready.remove(held)
+        elif held.stage is Stage.BULK:
+            self._bulk.remove(held)
         elif held.stage is Stage.GATED:
             self._gate.remove(held)
         self._discard(held)
@@ -323,11 +364,13 @@ class Lanes:
     def _discard(self, held: Held) -> None:
         """Let go of a message that will not leave."""
         stage, held.stage = held.stage, Stage.DONE
-        if stage in (Stage.WORKING, Stage.WAITING):
+        if stage in (Stage.WAITING, Stage.WORKING, Stage.BULK):
             self._behind -= 1
         if held.envelope.kind is _GENERATE:
             self.inflight -= 1
             self._leave_lane(held)
+        elif held.envelope.kind is Kind.CONTROL:
+            self._controls -= 1
         if stage is Stage.WORKING:
             assert held.future is not None
             if not held.future.cancel():

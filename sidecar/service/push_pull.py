@@ -31,7 +31,7 @@ class PushPull:
         pull = sockets.create(zmq.PULL, hwm=settings.ingress.hwm, max_message_bytes=settings.limits.message_bytes)
         self.monitor = PeerMonitor(push, self._on_peers)
         self.egress = Egress(push, self._on_writable, flow.give)
-        self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress.send, parts.pool)
+        self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress, parts.pool)
         self.ingress = Ingress(pull, self.lanes.receive)
         security = settings.security
         try:

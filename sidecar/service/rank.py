@@ -93,7 +93,7 @@ class Rank:
             on_lost=self._on_gateway_lost,
             on_pressure=lambda full: self.engine.set_reading(not full),
         )
-        self.lanes = Lanes(context, self.ledger, shared.flow, self.engine.egress.send, shared.pool)
+        self.lanes = Lanes(context, self.ledger, shared.flow, self.engine.egress, shared.pool)
         self._introduction = remembered.introduction if remembered is not None else Introduction(b"", b"", b"")
         self._addresses: Addresses | None = None
         self._waiting_hello: bytes | None = None

@@ -18,6 +18,12 @@ REFERENCE_BYTES: Final = 32 * 1024
 """Frames from this size on are received and sent by reference. Below it two copies are cheaper than the
 bookkeeping, and what libzmq then holds is its own memory, bounded by the high-water mark."""
 
+BULK_BYTES: Final = 256 * 1024
+PACE_BYTES: Final = 2 * 1024 * 1024
+"""Messages from `BULK_BYTES` on are not taken while libzmq has `PACE_BYTES` of large frames to write. A
+small message then waits in the pipe for one large message at most, not for a high-water mark of them,
+and an engine that dies takes no more than that with it."""
+
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS: Final = int(zmq.EVENTS)
@@ -57,6 +63,7 @@ class Egress:
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
         self._waiting = False
+        self._paced = False
         self._leases: set[_Lease] = set()
         self._released: deque[_Lease] = deque()
         self._reaping = False
@@ -97,6 +104,18 @@ class Egress:
             self.leased += nbytes
             self._leases.add(lease)
         return True
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a message of this size would be taken now. If not, `on_writable` says when to try again."""
+        if nbytes >= BULK_BYTES and self.leased >= PACE_BYTES:
+            self._paced = True
+            return False
+        if self._waiting:
+            return False
+        if int(self._socket.get(_EVENTS)) & _POLLOUT:
+            return True
+        self._wait()
+        return False
 
     def retry(self) -> None:
         """Call `on_writable` if the socket takes messages again; otherwise when it does."""
@@ -163,3 +182,6 @@ class Egress:
                 self.releases += 1
                 self.leased -= lease.nbytes
                 self._on_release(lease.nbytes)
+        if self._paced and self.leased < PACE_BYTES:
+            self._paced = False
+            self._on_writable()

@@ -14,6 +14,7 @@ from sidecar.observability.metrics import Metrics
 from sidecar.outcome import Outcome
 from sidecar.service.lanes import Lanes
 from sidecar.service.ledger import Ledger
+from sidecar.transport.egress import BULK_BYTES
 from sidecar.transport.flow import FlowControl
 from sidecar.wire.msgpack import Buffer
 
@@ -52,8 +53,12 @@ class FakeEgress:
 
     def __init__(self, release: Callable[[int], None], room: int = 1 << 30) -> None:
         self.room = room
+        self.pacing = False
         self.sent: list[list[Buffer]] = []
         self._release = release
+
+    def takes(self, nbytes: int) -> bool:
+        return self.room > 0 and (nbytes < BULK_BYTES or not self.pacing)
 
     def send(self, frames: Sequence[Buffer], nbytes: int) -> bool:
         if self.room <= 0:
@@ -77,7 +82,7 @@ class Bench:
         self.flow = FlowControl(max_bytes, max_messages, lambda: self.now)
         self.egress = FakeEgress(self.flow.give, room)
         self.pool = ManualPool()
-        self.lanes = Lanes(context, self.ledger, self.flow, self.egress.send, self.pool)
+        self.lanes = Lanes(context, self.ledger, self.flow, self.egress, self.pool)
 
     def receive(self, *frames: bytes) -> None:
         """A message arrives."""

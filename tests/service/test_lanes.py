@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.admission.control import DEFAULT_TAGS
 from sidecar.admission.memory import RidMemory
+from sidecar.transport.egress import BULK_BYTES
 from sidecar.wire.framing import Framing
 from tests.build import context
 from tests.service.fakes import Bench
@@ -317,6 +318,26 @@ def test_flush_goes_on_in_batches(run: Run) -> None:
         assert idle(bench)
 
     case(run, body, room=0)
+
+
+def test_small_messages_pass_large_ones_that_wait(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        bench.egress.pacing = True
+        bench.receive(text("big"), bytes(BULK_BYTES))
+        bench.receive(text("bigger"), bytes(BULK_BYTES))
+        bench.receive(text("small"))
+        bench.receive(control())  # waits for all of them
+        bench.receive(abort("bigger"))
+        bench.receive(text("behind"))
+        assert bench.trace == [("add", "small")]
+        assert bench.count("cancelled") == 1
+        bench.egress.pacing = False
+        bench.lanes.flush()
+        await settle()
+        assert bench.trace[1:] == [("add", "big"), ("control", "FlushCacheReqInput"), ("add", "behind")]
+        assert idle(bench)
+
+    case(run, body)
 
 
 def test_computed_positions_count_as_held(run: Run) -> None:

@@ -11,15 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.admission.control import DEFAULT_TAGS
+from sidecar.transport.egress import BULK_BYTES
 from tests.build import context
 from tests.service.fakes import Bench
 from tests.service.messages import slow, text
 
+BULK = bytes(BULK_BYTES)
 RIDS = ("a", "b", "c")
 
 OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(("text", "slow", "abort")), st.sampled_from(RIDS)),
-    st.tuples(st.sampled_from(("control", "work", "start", "finish", "block", "unblock", "yield")), st.just("")),
+    st.tuples(st.sampled_from(("text", "slow", "bulk", "abort")), st.sampled_from(RIDS)),
+    st.tuples(
+        st.sampled_from(("control", "work", "start", "finish", "block", "unblock", "pace", "yield")), st.just("")
+    ),
 )
 
 
@@ -43,20 +47,20 @@ class Watch:
         self.came[number] = (what, rid)
         if what == "abort":
             gone = {index for _, index in self.seen()}
-            head = self.bench.lanes._ready[0] if self.bench.lanes._ready else None
-            if head is not None and head.committed:
-                gone.add(int(msgpack.unpackb(head.envelope.message.payload, strict_map_key=False)[2]))
+            for queue in (self.bench.lanes._ready, self.bench.lanes._bulk):
+                if queue and queue[0].committed:
+                    gone.add(int(msgpack.unpackb(queue[0].envelope.message.payload, strict_map_key=False)[2]))
             self.forbidden |= {
                 index
                 for index, (kind, other) in self.came.items()
-                if other == rid and kind in ("text", "slow") and index not in gone
+                if other == rid and kind in ("text", "slow", "bulk") and index not in gone
             }
             payload = msgpack.packb(["AbortReq", rid, None])
         elif what == "control":
             payload = msgpack.packb(["FlushCacheReqInput", None, None])
         else:
-            payload = text(rid) if what == "text" else slow(rid)
-        self.bench.receive(stamp(payload, number))
+            payload = slow(rid) if what == "slow" else text(rid)
+        self.bench.receive(stamp(payload, number), *([BULK] if what == "bulk" else []))
 
     def seen(self) -> list[tuple[str, int]]:
         """What left, as (kind, number)."""
@@ -81,7 +85,7 @@ class Watch:
         assert self.bench.balanced()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(OPERATIONS, max_size=40))
 def test_no_interleaving_breaks_the_order(operations: list[tuple[str, str]]) -> None:
     async def main() -> None:
@@ -102,12 +106,16 @@ def test_no_interleaving_breaks_the_order(operations: list[tuple[str, str]]) -> 
                 case "block":
                     bench.egress.room = 0
                 case "unblock":
+                    bench.egress.pacing = False
                     bench.unblock()
+                case "pace":
+                    bench.egress.pacing = True
                 case "yield":
                     await asyncio.sleep(0)
                 case _:
                     watch.receive(what, rid)
             watch.check()
+        bench.egress.pacing = False
         bench.unblock()
         for finish in running:
             finish()

@@ -234,6 +234,29 @@ def test_nothing_queues_for_a_peer_that_is_not_there(run: Run) -> None:
     run(body())
 
 
+def test_large_messages_are_paced(run: Run) -> None:
+    async def body() -> None:
+        with pair(zmq.PUSH, zmq.PULL, hwm=8) as pipe:
+            sender = Sender(pipe.near)
+            frame = bytes(16 << 20)
+            await until(lambda: sender.egress.takes(len(frame)))
+            sent = 0
+            while sender.egress.takes(len(frame)):
+                assert sender.egress.send([frame], len(frame))
+                sent += 1
+                await asyncio.sleep(0.05)  # the peer's own pipe takes some
+            assert len(frame) <= sender.egress.leased <= 2 * len(frame)
+            assert sender.egress.takes(100)
+            before = sender.writable
+            for _ in range(sent):
+                assert len(await asyncio.to_thread(pipe.far.recv)) == len(frame)
+            await until(lambda: sender.writable > before)
+            assert sender.egress.takes(len(frame))
+            sender.egress.close(0)
+
+    run(body())
+
+
 @pytest.mark.parametrize("sizes", [(10,), (10, 20), (10, 100_000), (100_000, 10, 100_000)])
 def test_a_blocked_message_leaves_whole_when_there_is_room(run: Run, sizes: tuple[int, ...]) -> None:
     async def body() -> None:
