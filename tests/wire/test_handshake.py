@@ -70,13 +70,23 @@ def test_status(status: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        b"", b"\xc1", b"\x80", pack([]), pack("HELLO"), pack({"status": None}), pack({"status": "BYE"}),
-        pack({"status": 1}), pack({"state": "HELLO"}), pack({"status": "HELLO"}) + b"\0",
+        b"",
+        b"\xc1",
+        b"\x80",
+        pack([]),
+        pack("HELLO"),
+        pack({"status": None}),
+        pack({"status": "BYE"}),
+        pack({"status": 1}),
+        pack({"state": "HELLO"}),
+        pack({"status": "HELLO"}) + b"\0",
         pack({"status": "HELLO"})[:-1],
-        pack({1: "HELLO"}), b"\x82\xa6status\xa5HELLO\xa6status\xa5READY", b"\xdf\xff\xff\xff\xff",
+        pack({1: "HELLO"}),
+        b"\x82\xa6status\xa5HELLO\xa6status\xa5READY",
+        b"\xdf\xff\xff\xff\xff",
         b"\x81\xa6status\xd9\xff",
     ],
-)  # fmt: skip
+)
 def test_no_status(message: bytes) -> None:
     with pytest.raises(HandshakeError):
         handshake.read_status(message)
@@ -109,11 +119,16 @@ def test_replacing_addresses_back_gives_the_same_bytes(addresses: dict[str, Any]
 @pytest.mark.parametrize(
     "init",
     [
-        {}, {"addresses": None}, {"addresses": []}, {"addresses": {}}, {"addresses": {"inputs": ["a"]}},
-        {"addresses": {"inputs": [], "outputs": ["b"]}}, {"addresses": {"inputs": "a", "outputs": ["b"]}},
+        {},
+        {"addresses": None},
+        {"addresses": []},
+        {"addresses": {}},
+        {"addresses": {"inputs": ["a"]}},
+        {"addresses": {"inputs": [], "outputs": ["b"]}},
+        {"addresses": {"inputs": "a", "outputs": ["b"]}},
         {"addresses": {"inputs": [1], "outputs": ["b"]}},
     ],
-)  # fmt: skip
+)
 def test_an_init_without_addresses(init: dict[str, Any]) -> None:
     with pytest.raises(HandshakeError):
         handshake.read_addresses(pack(init))
@@ -143,11 +158,15 @@ def test_has_key() -> None:
 @pytest.mark.parametrize(
     ("ready", "length"),
     [
-        ({"max_model_len": 32768}, 32768), ({"max_model_len": 0}, None), ({"max_model_len": -1}, None),
-        ({"max_model_len": "32768"}, None), ({"max_model_len": None}, None), ({"max_model_len": True}, None),
+        ({"max_model_len": 32768}, 32768),
+        ({"max_model_len": 0}, None),
+        ({"max_model_len": -1}, None),
+        ({"max_model_len": "32768"}, None),
+        ({"max_model_len": None}, None),
+        ({"max_model_len": True}, None),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_max_model_len(ready: dict[str, Any], length: int | None) -> None:
     assert handshake.read_max_model_len(pack(ready)) == length
 

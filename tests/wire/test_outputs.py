@@ -36,13 +36,21 @@ def test_a_batch_of_nothing() -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", ENGINE_DEAD, b"\xc1garbage", msgpack.packb([]), msgpack.packb({}), msgpack.packb([OUTPUT_TAG]),
-        msgpack.packb([OUTPUT_TAG, ["a"], [[1]]]), msgpack.packb(["BatchStrOut", ["a"], [[1]], [""]]),
-        msgpack.packb([OUTPUT_TAG, ["a"], [[1]], ["", "stop"]]), msgpack.packb([OUTPUT_TAG, [1], [[1]], [""]]),
-        msgpack.packb([OUTPUT_TAG, ["a"], [[1]], [None]]), msgpack.packb([OUTPUT_TAG, "a", [[1]], "x"]),
+        b"",
+        ENGINE_DEAD,
+        b"\xc1garbage",
+        msgpack.packb([]),
+        msgpack.packb({}),
+        msgpack.packb([OUTPUT_TAG]),
+        msgpack.packb([OUTPUT_TAG, ["a"], [[1]]]),
+        msgpack.packb(["BatchStrOut", ["a"], [[1]], [""]]),
+        msgpack.packb([OUTPUT_TAG, ["a"], [[1]], ["", "stop"]]),
+        msgpack.packb([OUTPUT_TAG, [1], [[1]], [""]]),
+        msgpack.packb([OUTPUT_TAG, ["a"], [[1]], [None]]),
+        msgpack.packb([OUTPUT_TAG, "a", [[1]], "x"]),
         batch(["a"], ["stop"])[:30],
     ],
-)  # fmt: skip
+)
 def test_what_is_no_batch_of_outputs(payload: bytes) -> None:
     assert read_outputs(payload) is None
 

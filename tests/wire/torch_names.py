@@ -1,0 +1,28 @@
+"""What torch 2.13 says of its dtypes: name -> (bytes an element, full name); written down so that no test loads it."""
+
+SIZES = {
+    "bool": (1, "bool"),
+    "uint8": (1, "uint8"),
+    "int8": (1, "int8"),
+    "uint16": (2, "uint16"),
+    "int16": (2, "int16"),
+    "short": (2, "int16"),
+    "uint32": (4, "uint32"),
+    "int32": (4, "int32"),
+    "int": (4, "int32"),
+    "uint64": (8, "uint64"),
+    "int64": (8, "int64"),
+    "long": (8, "int64"),
+    "float16": (2, "float16"),
+    "half": (2, "float16"),
+    "bfloat16": (2, "bfloat16"),
+    "float32": (4, "float32"),
+    "float": (4, "float32"),
+    "float64": (8, "float64"),
+    "double": (8, "float64"),
+    "float8_e4m3fn": (1, "float8_e4m3fn"),
+    "float8_e4m3fnuz": (1, "float8_e4m3fnuz"),
+    "float8_e5m2": (1, "float8_e5m2"),
+    "float8_e5m2fnuz": (1, "float8_e5m2fnuz"),
+    "float8_e8m0fnu": (1, "float8_e8m0fnu"),
+}
