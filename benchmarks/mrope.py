@@ -61,7 +61,7 @@ def build(model_type: str, tokens: int, media: int, video: bool, mixed: bool) ->
     if prompt.family == "minicpmv4_7":
         prompt.config["downsample_mode"] = "16x"
         for k in range(media):
-            picture(prompt, int((share / 7) ** 0.5) - (k % 17 if mixed else 0), video)
+            picture(prompt, int((share / 7) ** 0.5) - (k % 7 if mixed else 0), video)
     elif video and prompt.family not in layouts.IMAGE_ONLY:
         frames(prompt, media, share)
     else:
