@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from sidecar.observability.catalog import CATALOG, STAGES
 from sidecar.observability.collector import make_registry, render
 from sidecar.observability.metrics import Metrics
 from tests.ops.conftest import ROOT, Processes, Stack, fetch, free_port, wait_for
@@ -105,6 +106,30 @@ def test_the_traffic_shows_in_what_prometheus_stored(prometheus):
     (forwarded,) = prometheus.query('sum(rate(sidecar_requests_total{outcome="forwarded"}[15s]))')
     assert float(received["value"][1]) > 10
     assert float(forwarded["value"][1]) > 10
+
+
+QUIET = {
+    # what one healthy sidecar in push-pull mode between two living peers has no occasion for
+    *("sidecar_engine_disconnects_total", "sidecar_egress_stalled_seconds", "sidecar_backpressure_seconds_total"),
+    *("sidecar_relayed_outputs_total", "sidecar_relayed_output_bytes_total", "sidecar_shared_memory_unlinked_total"),
+    *("sidecar_spilled_messages_total", "sidecar_spilled_bytes_total", "sidecar_spill_recordings"),
+    *("sidecar_taps", "sidecar_tap_dropped_messages_total", "sidecar_mrope_delta_without_positions_total"),
+    "sidecar_quarantine_skipped_total",
+    # what may be zero at the moment of a scrape
+    *("sidecar_inflight_requests", "sidecar_inflight_bytes", "sidecar_pool_active_tasks", "sidecar_pool_queued_tasks"),
+}
+
+
+def test_every_other_metric_moves_with_the_traffic(prometheus):
+    still = set()
+    for metric in CATALOG:
+        name = f"{metric.name}_count" if metric.type == "histogram" else metric.name
+        (total,) = prometheus.query(f"sum({name})")
+        if float(total["value"][1]) == 0:
+            still.add(metric.name)
+    assert still <= QUIET
+    stages = prometheus.query("sidecar_stage_duration_seconds_count > 0")
+    assert {series["metric"]["stage"] for series in stages} == set(STAGES)
 
 
 def test_the_rules_are_evaluated_and_find_what_is_wrong_with_the_traffic(prometheus):

@@ -38,6 +38,7 @@ def messages() -> Iterator[list[bytes]]:
     yield frames(request("wrong-span", prompt(1, (IMAGE, 49), 2), NORMALIZED, media(picture(1, 1, 48))))
     yield frames(request("no-prompt", [], NORMALIZED))
     yield frames(["AbortReq", "finished-long-ago", None])
+    yield frames(["FlushCacheReqInput", None, None])
     yield [msgpack.packb(["TokenizedGenerateReqInput"])]
 
 
