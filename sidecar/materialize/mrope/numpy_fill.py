@@ -12,7 +12,7 @@ from .plan import CONSTANT, LINEAR, Pattern, Plan, Segment
 LEAD: Final = 32
 """Templates begin with this many tokens of text, so that an image and a short text before it are one add.
 
-With 64 unequal images in 120k tokens this takes a third off: the cost of a call is half of such a fill.
+With 64 unequal images in 120k tokens: 133 µs, and 174 µs with text and images apart.
 """
 
 BUFFER_TOKENS: Final = 256
@@ -21,7 +21,7 @@ buffers, although nothing is cast: 64 equal images in 120k tokens then take 138 
 """
 
 BUFFER_MATTERS: Final = 8192
-"""The shortest prompt for which the buffer size is changed, which takes 2 µs itself."""
+"""The shortest prompt for which the buffer size is changed, which takes 1.3 µs itself."""
 
 TEMPLATE_BYTES: Final = 32 << 20
 """How many bytes of templates are kept, for each dtype."""
