@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sidecar.admission.control import check_control, encode_abort_list, encode_abort_req, parse_abort_list
+from sidecar.admission.shm import check_still_ours
 from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.base import Dialect
@@ -160,6 +161,7 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
     if outcome.contents:
         try:
             context.contents.check(outcome.contents, now)
+            check_still_ours(outcome.segments, context.policy, context.probe, context.segments, now)
         except Rejection as rejection:
             assert outcome.envelope is not None
             envelope = outcome.envelope

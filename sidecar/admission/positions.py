@@ -67,7 +67,8 @@ def _integers(tensor: Tensor, name: str) -> NDArray[Any]:
     """The values, proved to survive a cast to int64."""
     values = tensor.array()
     if values.dtype.kind == "f":
-        if not bool(np.isfinite(values).all()) or not bool((np.abs(values) < _INT64_LIMIT).all()):
+        wide = values.astype(np.float64)  # float16 cannot hold the limit itself
+        if not bool(np.isfinite(wide).all()) or not bool((np.abs(wide) < _INT64_LIMIT).all()):
             raise _bad(f"{name} is {tensor.dtype} with a value that is no int64")
     elif values.dtype == np.uint64 and values.size and int(values.max()) >= _INT64_LIMIT:
         raise _bad(f"{name} has a value that does not fit int64")

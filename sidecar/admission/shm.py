@@ -8,7 +8,7 @@ still take its segment away; no check here can close that gap.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sidecar.admission.memory import SEGMENT_CAPACITY, SEGMENT_WINDOW_S, Recent
@@ -92,6 +92,20 @@ def check_segments(
     return segments
 
 
+def check_still_ours(
+    segments: Mapping[str, tuple[int, ...]], policy: Policy, probe: SegmentProbe, memory: SegmentMemory, now: float
+) -> None:
+    """`shm_invalid`: a segment that `check_segments` has seen and that another request has taken since, or unlinked."""
+    if policy.shared_memory != "check":
+        return
+    for name, identity in segments.items():
+        if memory.identity(name, now) == identity:
+            raise _taken(name, "was forwarded with another request")
+        found = probe.stat(name)
+        if found is None or found.identity != identity:
+            raise _taken(name, "is gone")
+
+
 def may_touch(name: str, pattern: re.Pattern[str]) -> bool:
     """Whether a segment's name may be looked at or unlinked: no path, and of the allowed form."""
     return "/" not in name and "\0" not in name and pattern.fullmatch(name) is not None
@@ -106,6 +120,10 @@ def orphans(names: Sequence[str], policy: Policy, memory: SegmentMemory, now: fl
         for name in dict.fromkeys(names)
         if may_touch(name, policy.shared_memory_pattern) and memory.identity(name, now) is None
     ]
+
+
+def _taken(name: str, what: str) -> Rejection:
+    return Rejection(Reason.SHM_INVALID, f"segment {name!r:.80} {what} while this request was being processed")
 
 
 def _bad(item: ItemView, handle: ShmHandle, what: str) -> Rejection:

@@ -46,6 +46,7 @@ from sidecar.wire.msgpack import Buffer
 from sidecar.wire.pads import pad_value
 from sidecar.wire.request import RequestView, read_request, read_rid
 from sidecar.wire.salvage import read_handles
+from sidecar.wire.tensors import canonical_dtype
 from sidecar.wire.text import TextRequest, match_text
 from sidecar.wire.tokenspeed import Modality, Request
 
@@ -430,7 +431,7 @@ def _content(item: ItemView, digest: int | None, pad: int) -> Content:
     source = item.feature if item.feature is not None else item.shm
     if source is None:
         return Content(item.ordinal, item.modality, digest, pad, item.tokens, None, None)
-    return Content(item.ordinal, item.modality, digest, pad, item.tokens, source.dtype, source.shape)
+    return Content(item.ordinal, item.modality, digest, pad, item.tokens, canonical_dtype(source.dtype), source.shape)
 
 
 def _leave(message: Message, edits: RequestEdits, gate: Gate, context: Context) -> Sequence[Buffer]:
