@@ -14,7 +14,7 @@ from sidecar.wire.media import ItemView, MediaView, pack_offsets
 from sidecar.wire.msgpack import NIL, Buffer, pack_int
 from sidecar.wire.request import RequestView, default_field
 from sidecar.wire.spans import Edit, set_fields, splice
-from sidecar.wire.tensors import pack_tensor
+from sidecar.wire.tensors import pack_int64_scalar, pack_tensor
 from sidecar.wire.tokenspeed import Item, Media, Request
 
 AUX_BYTES: Final = 256
@@ -77,15 +77,16 @@ class RequestEdits:
                 self._edits.extend(set_fields(old.array, {Item.OFFSETS: pack_offsets(new.offsets or ())}, _nil))
 
     def set_positions(self, positions: NDArray[Any], delta: Any) -> None:
-        """Give the request its M-RoPE positions [axes, n], and its delta where it has none."""
+        """Give the request its M-RoPE positions, a contiguous [axes, n], and its delta where it has none."""
         assert self._media is not None
-        dtype = positions.dtype.name
-        data = np.ascontiguousarray(positions).data.cast("B")
+        whole = positions.dtype == np.int64
+        dtype = "int64" if whole else positions.dtype.name
+        data = positions.data.cast("B")
         place: Buffer | int = data if data.nbytes < AUX_BYTES else self._add(data)
         self._media_fields[Media.MROPE_POSITIONS] = pack_tensor(dtype, positions.shape, place)
         if self._media.delta is None:
-            value = positions.dtype.type(delta)
-            self._media_fields[Media.MROPE_POSITION_DELTA] = pack_tensor(dtype, (1, 1), value.tobytes())
+            packed = pack_int64_scalar(delta) if whole else pack_tensor(dtype, (1, 1), delta.tobytes())
+            self._media_fields[Media.MROPE_POSITION_DELTA] = packed
         if self._media.delta_scalar is None:
             self._media_fields[Media.MROPE_POSITION_DELTA_SCALAR] = pack_int(int(delta))
 

@@ -169,7 +169,7 @@ def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
     header = pack_array_header(count)
     unpacker = msgpack.Unpacker(max_buffer_size=0)
     unpacker.feed(header)
-    unpacker.feed(buf[pos : min(end, pos + _LONGEST_INT * count)])
+    unpacker.feed(memoryview(buf)[pos : min(end, pos + _LONGEST_INT * count)])
     try:
         unpacker.skip()
     except (msgpack.UnpackException, ValueError):
