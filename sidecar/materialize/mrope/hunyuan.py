@@ -93,7 +93,7 @@ class HunyuanVl(GridPlanner):
             if start < cursor or stop > n:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
-                    f"mm_items[{index}]: span [{start}, {stop - 1}] starts before {cursor} or ends after {n - 1}",
+                    f"item {index}: span [{start}, {stop - 1}] starts before {cursor} or ends after {n - 1}",
                 )
             if start > cursor:
                 segments.append(Segment(cursor, start - cursor, cursor, LINEAR))

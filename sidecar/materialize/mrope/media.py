@@ -44,17 +44,17 @@ class MediaItem(NamedTuple):
 
 def invalid(item: MediaItem, message: str) -> Rejection:
     """A `grid_invalid` rejection of an item."""
-    return Rejection(Reason.GRID_INVALID, f"mm_items[{item.index}]: {message}")
+    return Rejection(Reason.GRID_INVALID, f"item {item.index}: {message}")
 
 
 def mismatch(item: MediaItem, message: str) -> Rejection:
     """A `grid_mismatch` rejection of an item."""
-    return Rejection(Reason.GRID_MISMATCH, f"mm_items[{item.index}]: {message}")
+    return Rejection(Reason.GRID_MISMATCH, f"item {item.index}: {message}")
 
 
 def metadata(item: MediaItem, message: str) -> Rejection:
     """A `metadata_invalid` rejection of an item."""
-    return Rejection(Reason.METADATA_INVALID, f"mm_items[{item.index}]: {message}")
+    return Rejection(Reason.METADATA_INVALID, f"item {item.index}: {message}")
 
 
 def merged_grids(item: MediaItem, merge: int, temporal_merge: int = 1) -> list[tuple[int, int, int]]:

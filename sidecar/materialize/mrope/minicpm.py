@@ -100,7 +100,7 @@ class MiniCpm(Planner):
             if crop.start <= cursor or crop.stop > n:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
-                    f"mm_items[{index}]: span [{crop.start}, {crop.stop - 1}] leaves no token for a marker "
+                    f"item {index}: span [{crop.start}, {crop.stop - 1}] leaves no token for a marker "
                     f"behind {cursor - 1}, or is not inside a prompt of {n} tokens",
                 )
             cursor = crop.stop

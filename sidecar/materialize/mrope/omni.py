@@ -69,7 +69,7 @@ class Omni(Planner):
             if clip.start < walk.cursor:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
-                    f"mm_items[{clip.item.index}]: span starts at {clip.start}, inside one that ends at "
+                    f"item {clip.item.index}: span starts at {clip.start}, inside one that ends at "
                     f"{walk.cursor - 1}",
                 )
             walk.text_before(clip)
@@ -81,7 +81,7 @@ class Omni(Planner):
         if walk.cursor > n:
             raise Rejection(
                 Reason.OFFSETS_INVALID,
-                f"mm_items[{clips[-1].item.index}]: span ends at {walk.cursor - 1}, the prompt has {n} tokens",
+                f"item {clips[-1].item.index}: span ends at {walk.cursor - 1}, the prompt has {n} tokens",
             )
         walk.text_after(n)
         delta = self.rounding(self.rounding(walk.top + 1) - n)
@@ -124,7 +124,7 @@ class Omni(Planner):
             for start, end in item.offsets:
                 if end < start:
                     raise Rejection(
-                        Reason.OFFSETS_INVALID, f"mm_items[{item.index}]: span [{start}, {end}] ends before it starts"
+                        Reason.OFFSETS_INVALID, f"item {item.index}: span [{start}, {end}] ends before it starts"
                     )
                 yield Clip(item, [(start, end + 1)], end - start + 1)
             return

@@ -71,7 +71,7 @@ def lay_out(n: int, placed: list[Placed]) -> tuple[tuple[Segment, ...], int, int
             if text < 0:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
-                    f"mm_items[{index}]: span [{start}, {stop - 1}] overlaps one that ends at {cursor - 1}",
+                    f"item {index}: span [{start}, {stop - 1}] overlaps one that ends at {cursor - 1}",
                 )
             if last is not None:
                 length = (cursor - first) // count
@@ -87,7 +87,7 @@ def lay_out(n: int, placed: list[Placed]) -> tuple[tuple[Segment, ...], int, int
         if cursor > n:
             raise Rejection(
                 Reason.OFFSETS_INVALID,
-                f"mm_items[{placed[-1][3]}]: span ends at {cursor - 1}, the prompt has {n} tokens",
+                f"item {placed[-1][3]}: span ends at {cursor - 1}, the prompt has {n} tokens",
             )
         segments.append(Segment(first, (cursor - first) // count, base, last.pattern, -lead, count, rise))
     if cursor < n:
@@ -166,7 +166,7 @@ class GridPlanner(Planner):
         if item.modality is not Modality.AUDIO:
             raise Rejection(
                 Reason.MODALITY_UNSUPPORTED,
-                f"mm_items[{item.index}]: this model has no {item.modality.name.lower()} positions",
+                f"item {item.index}: this model has no {item.modality.name.lower()} positions",
             )
         if item.grids:
             raise mismatch(item, f"audio with {len(item.grids)} grid rows; audio has none")

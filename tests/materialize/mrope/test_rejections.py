@@ -63,7 +63,7 @@ def video(*spans: tuple[int, int], grids: Any = ((2, 4, 4),), index: int = 0, **
 def test_rows_that_are_no_grid(family: str, reference: str, row: Any) -> None:
     error = refuse(family, image((5, 8), grids=(row,), index=3), reference=reference)
     assert error.reason is Reason.GRID_INVALID
-    assert error.message.startswith("mm_items[3]: ")
+    assert error.message.startswith("item 3: ")
     assert str(row) in error.message
 
 
@@ -92,7 +92,7 @@ def test_video_of_absurd_length_allocates_nothing() -> None:
 def test_grid_that_is_missing(family: str, reference: str) -> None:
     error = refuse(family, image((5, 8), grids=(), index=1), reference=reference)
     assert error.reason is Reason.GRID_MISMATCH
-    assert error.message.startswith("mm_items[1]: image with 1 spans")
+    assert error.message.startswith("item 1: image with 1 spans")
 
 
 @pytest.mark.parametrize("family", GRID_FAMILIES)
@@ -109,7 +109,7 @@ def test_rows_and_spans_that_differ_in_number(family: str, reference: str) -> No
 def test_span_of_another_length(family: str, reference: str) -> None:
     error = refuse(family, image((5, 30), index=2), reference=reference)
     assert error.reason is Reason.GRID_MISMATCH
-    assert error.message.startswith("mm_items[2]: span [5, 30] has 26 tokens, grid (1, 4, 4) makes ")
+    assert error.message.startswith("item 2: span [5, 30] has 26 tokens, grid (1, 4, 4) makes ")
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_5", "qwen3_omni_moe"])
@@ -141,7 +141,7 @@ def test_spans_that_overlap_or_leave_the_prompt(family: str, reference: str) -> 
     ):
         error = refuse(family, first, item, reference=reference)
         assert error.reason is Reason.OFFSETS_INVALID
-        assert error.message.startswith(("mm_items[1]: ", "mm_items[0]: "))
+        assert error.message.startswith(("item 1: ", "item 0: "))
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2_5_omni", "qwen3_omni_moe"])
@@ -153,7 +153,7 @@ def test_seconds_that_are_none(family: str, reference: str, seconds: Any) -> Non
     item = video((5, 12), (20, 27), grids=((2, 4, 4),) * 2, seconds=seconds)
     error = refuse(family, item, reference=reference)
     assert error.reason is Reason.METADATA_INVALID
-    assert error.message.startswith("mm_items[0]: ")
+    assert error.message.startswith("item 0: ")
 
 
 def test_audio_in_video_for_the_engine() -> None:
@@ -230,7 +230,7 @@ def crops(*spans: tuple[int, int], sizes: Any) -> MediaItem:
 def test_minicpm_crops(item: MediaItem, reason: Reason) -> None:
     error = refuse("minicpmv4_7", item)
     assert error.reason is reason
-    assert error.message.startswith("mm_items[0]: ")
+    assert error.message.startswith("item 0: ")
 
 
 SIDES = st.sampled_from([-1, 0, 1, 2, 4, 6, 1 << 31, 1 << 63, (1 << 64) - 1, 2.0, None])
@@ -262,7 +262,7 @@ def test_hostile_items_are_planned_or_rejected(family: str, reference: Any, data
     try:
         plan = planner.plan(20, items, lambda: np.full(20, 10, np.int64))
     except Rejection as error:
-        assert error.message.startswith("mm_items[")  # noqa: PT017 - either outcome is fine
+        assert error.message.startswith("item ")  # noqa: PT017 - either outcome is fine
     else:
         assert fill_numpy(plan).min() >= 0
         assert [s.start for s in plan.segments] + [20] == [0] + [s.stop for s in plan.segments]
