@@ -69,8 +69,7 @@ class Omni(Planner):
             if clip.start < walk.cursor:
                 raise Rejection(
                     Reason.OFFSETS_INVALID,
-                    f"item {clip.item.index}: span starts at {clip.start}, inside one that ends at "
-                    f"{walk.cursor - 1}",
+                    f"item {clip.item.index}: span starts at {clip.start}, inside one that ends at {walk.cursor - 1}",
                 )
             walk.text_before(clip)
             if clip.vision is not None and clip.audio is not None:
