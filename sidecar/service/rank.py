@@ -139,7 +139,8 @@ class Rank:
         now = self._loop.time()
         egress = self.engine.egress
         progress = (self.ledger.moved, egress.releases, self.outputs)
-        if progress != self._progress or not (self.lanes.held and egress.blocked) or not self.engine.up:
+        waits = self.lanes.held and (egress.blocked or egress.leased)
+        if progress != self._progress or not waits or not self.engine.up:
             self._progress, self._progress_at = progress, now
         elif not self._stalled and now - self._progress_at >= self._shared.settings.egress.stall_timeout_s:
             self._stalled = True

@@ -110,9 +110,11 @@ class Pair:
         wait_for(f"{count} x {kind}", lambda: len(self.events(kind)) >= count, timeout, logs=self.programs)
         return self.events(kind)
 
-    def log(self) -> str:
-        """What the sidecar has said."""
-        return self.sidecar.output() if self.sidecar is not None else ""
+    def wait_log(self, text: str, timeout: float = 30.0) -> None:
+        """Wait until the sidecar's log holds a text."""
+        sidecar = self.sidecar
+        assert sidecar is not None
+        wait_for(f"a log line with {text!r}", lambda: text in sidecar.output(), timeout, logs=self.programs)
 
     def metrics(self) -> dict[str, float]:
         """The sidecar's metrics, by name and labels."""

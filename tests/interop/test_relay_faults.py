@@ -82,7 +82,7 @@ def relay(request: pytest.FixtureRequest, pair: Callable[..., Pair]) -> Pair:
 def test_engine_killed(relay: Pair, report: Report) -> None:
     with broken(relay, report):
         relay.engine.kill()
-    assert "the engine is gone" in relay.log()
+    relay.wait_log("the engine is gone")
     relay.start_engine()
     report("after the engine's start, answers", relay.wait_answer())
 
@@ -145,7 +145,7 @@ def test_engine_stands_still(pair: Callable[..., Pair], report: Report) -> None:
         for client in clients:
             client.join(END_S)
         assert not any(client.is_alive() for client in clients)
-    assert "has taken nothing for" in relay.log()
+    relay.wait_log("has taken nothing for")
     relay.engine.thaw()
     report("after the engine goes on, answers", relay.wait_answer())
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.interop.gateway import BUILDS
-from tests.interop.processes import wait_for
 from tests.interop.setup import Pair
 
 pytestmark = pytest.mark.interop
@@ -31,7 +30,7 @@ def test_one_rank_says_hello_twice(build: str, pair: Callable[..., Pair]) -> Non
     relay.start_engine()
     try:
         second = relay.engine
-        wait_for("a log line", lambda: "another engine says HELLO" in relay.log(), 30, logs=relay.programs)
+        relay.wait_log("another engine says HELLO")
         for _ in range(5):
             assert relay.gateway.chat("Say hi.").text == "hello"
         assert len(relay.events("connected")) == 1
