@@ -88,6 +88,7 @@ class Service:
             )
             self.admin = AdminServer(settings.admin.bind, status)
             self.admin.on_post("/tap", self.taps.post)
+            self.admin.on_delete("/tap", self.taps.delete)
             undo.pop_all()
 
     async def run(self) -> None:
