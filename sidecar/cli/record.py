@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sidecar.replay.receive import StopSignals
 
 _HTTP_TIMEOUT_S: Final = 5
+_LAST_S: Final = 0.2
 _EPILOG = """examples:
   sidecar record --bind ipc:///tmp/sidecar/ingress.sock --out traffic.rec
   sidecar record --connect ipc:///tmp/sidecar/scheduler.sock --direction egress --out egress.rec --count 1000
@@ -195,20 +196,34 @@ def _tapped(
 
     from sidecar.recording.tap import read_tapped
     from sidecar.replay.endpoint import open_socket
-    from sidecar.replay.receive import receive
+    from sidecar.replay.receive import StopSignals, receive
 
     with tempfile.TemporaryDirectory(prefix="sidecar-tap-") as folder:
         address = f"ipc://{folder}/tap.sock"
         socket = open_socket(context, zmq.PULL, bind=address, hwm=args.hwm)
         query = urllib.parse.urlencode({"direction": args.direction or "both", "to": address})
         _ask(args.tap, "POST", query)
+        closed = False
         try:
             for frames in receive(socket, stop, **_limits(args)):
                 record, tally["dropped"] = read_tapped(frames)
                 yield record
+            closed = _close_tap(args.tap, query)
+            for frames in receive(socket, StopSignals(), idle_s=_LAST_S):
+                record, tally["dropped"] = read_tapped(frames)
+                yield record
         finally:
-            with contextlib.suppress(Exception):  # the sidecar may be gone; it closes an abandoned tap itself
-                _ask(args.tap, "DELETE", query)
+            if not closed:
+                _close_tap(args.tap, query)
+
+
+def _close_tap(admin: str, query: str) -> bool:
+    """Ask the sidecar to close a tap. It may be gone; a tap whose recorder is gone it closes by itself."""
+    from sidecar.errors import TransportError
+
+    with contextlib.suppress(TransportError):
+        _ask(admin, "DELETE", query)
+    return True
 
 
 def _ask(admin: str, method: str, query: str) -> None:

@@ -34,6 +34,7 @@ _DIRECTIONS: Final = tuple(Direction)
 _FRAMINGS: Final = tuple(Framing)
 _COPY_BELOW: Final = 64 << 10
 _IPC_MAX_BYTES: Final = 107
+_LINGER_MS: Final = 1000
 _ABANDONED_NS: Final = 10_000_000_000
 
 HWM: Final = 1000
@@ -124,8 +125,8 @@ class Tap:
         self.sent += 1
 
     def close(self) -> None:
-        """Close the socket; what the recorder has not taken is dropped."""
-        self._socket.close(linger=0)
+        """Close the socket. What it holds still goes to a recorder that takes it within a second."""
+        self._socket.close(linger=_LINGER_MS)
 
     def _has_room(self, nbytes: int) -> bool:
         while self._held and self._held[0][0].done:

@@ -117,7 +117,7 @@ def compare(
         if not differences:
             result.equal += 1
             continue
-        result.groups.update({d.group for d in differences})
+        result.groups.update(list(dict.fromkeys(d.group for d in differences)))
         if len(result.differing) < examples:
             result.differing.append((_name(key), differences))
     result.only_b = [_name(key) for key in right]
@@ -285,7 +285,7 @@ def _ids_differ(a: list[int], b: list[int]) -> str:
     count = sum(one != other for one, other in zip(a, b, strict=False)) + abs(len(a) - len(b))
     values = " | ".join(str(ids[at]) if at < len(ids) else "nothing" for ids in (a, b))
     lengths = "" if len(a) == len(b) else f"; {len(a)} | {len(b)} ids"
-    return f"{count} ids differ, the first at [{at}]: {values}{lengths}"
+    return f"{count} of {max(len(a), len(b))} ids differ, the first at [{at}]: {values}{lengths}"
 
 
 def _values_differ(a: Tensor, b: Tensor) -> str:

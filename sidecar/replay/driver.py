@@ -127,7 +127,8 @@ class Driver:
                 due = start + pacer(number, shot.mono_ns)
                 if end is not None and due >= end:
                     return
-                self._idle_until(due)
+                if not self._idle_until(due):
+                    return
             if options.concurrency is not None and shot.kind is MessageKind.GENERATE:
                 self._await_room(options.concurrency)
             if pacer is None:
@@ -158,7 +159,9 @@ class Driver:
             times = [clock()]
             for shot in batch:
                 if not send(shot.frames):
+                    self.sent += len(times) - 1
                     self._push(shot)
+                    self.sent -= len(times) - 1
                 times.append(clock())
             self.sent += len(batch)
             self._progress(self.sent)
@@ -193,16 +196,19 @@ class Driver:
                 self._look()
             self._target.wait_writable(0.005 if self._target.observes else _WAIT_S)
 
-    def _idle_until(self, due: int) -> None:
+    def _idle_until(self, due: int) -> bool:
+        """Watch the target until a message is due; False if the run was stopped meanwhile."""
         while (left := due - time.perf_counter_ns()) > 0:
-            if self._target.observes and self._look():
-                continue
-            if self._aborts:
-                self._send_aborts()
-                left = min(left, max(self._aborts[0][0] - time.perf_counter_ns(), 0)) if self._aborts else left
-            self._target.wait(min(left / _NS, _WAIT_S))
-            if left > _NS * _WAIT_S and self._stopped():
-                return
+            if self._stopped():
+                return False
+            if not self._look():
+                self._target.wait(min(left, self._until_abort()) / _NS)
+        return True
+
+    def _until_abort(self) -> int:
+        """The ns until the next abort is due, or until it is time to look whether the run was stopped."""
+        longest = int(_WAIT_S * _NS)
+        return min(longest, max(self._aborts[0][0] - time.perf_counter_ns(), 0)) if self._aborts else longest
 
     def _await_room(self, concurrency: int) -> None:
         self._moved = time.perf_counter_ns()
@@ -213,15 +219,16 @@ class Driver:
         """Send the aborts that are left, then wait for what has been sent to be taken and seen."""
         while self._aborts and not self._stopped():
             if not self._look():
-                self._target.wait(min(max(self._aborts[0][0] - time.perf_counter_ns(), 1000) / _NS, _WAIT_S))
-        self._target.finish(self._options.timeout_s)
+                self._target.wait(self._until_abort() / _NS)
         self._moved = time.perf_counter_ns()
         try:
             while self._waiting and not self._stopped():
                 self._look_or_fail()
         except TransportError:
             self.unseen = len(self._waiting)
+            self._target.finish(0)  # says so, if the reason is that they have not even been taken
             raise
+        self._target.finish(self._options.timeout_s)
 
     def _look_or_fail(self) -> None:
         if self._look():

@@ -27,10 +27,10 @@ def percentile_name(percent: float) -> str:
 
 
 def default_edges(histogram: Histogram, limit: int = _DEFAULT_BUCKETS) -> list[float]:
-    """Edges (ns) of the form 1, 2, 5 · 10^k that span a histogram; every one of them, or as many as fit."""
+    """Edges (ns) of the form 1, 2, 5 · 10^k inside a histogram; all of them, or as many as fit."""
     steps = [base * 10**power for power in range(13) for base in (1, 2, 5)]
     low, high = histogram.minimum, histogram.maximum
-    edges = [float(step) for step in steps if low / 5 < step < high]
+    edges = [float(step) for step in steps if low < step < high]
     while len(edges) > limit:
         edges = edges[-1::-2][::-1]
     return edges

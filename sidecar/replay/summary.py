@@ -67,6 +67,8 @@ def summarize(results: Results, intervals: int = 60) -> Summary:
         seen = times >= 0
         if name == "handover" or seen.any():
             latency[name] = _histogram(times[seen] - due[seen])
+    if "first" in latency and (taken["first"] == taken["done"]).all():
+        del latency["first"]  # what is seen once is done
     headline = "done" if "done" in latency else "handover"
     spent = np.where(taken[headline] >= 0, taken[headline] - due, -1)
     return Summary(
