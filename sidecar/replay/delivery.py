@@ -38,8 +38,7 @@ class Delivery:
     """Watches the connections of a socket."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self.connected_once = False
-        self.lost = 0
+        self._lost = 0
         self._fds: set[int] = set()
         self._socket = socket
         self._monitor = socket.get_monitor_socket(_EVENTS)
@@ -49,6 +48,12 @@ class Delivery:
         """Whether a peer is connected now."""
         self._update()
         return bool(self._fds)
+
+    @property
+    def lost(self) -> int:
+        """How many connections have ended."""
+        self._update()
+        return self._lost
 
     def unread(self) -> int:
         """Bytes that are with the kernel and that no peer has read."""
@@ -91,7 +96,6 @@ class Delivery:
             event = recv_monitor_message(self._monitor)
             if event["event"] == zmq.EVENT_DISCONNECTED:
                 self._fds.discard(event["value"])
-                self.lost += 1
+                self._lost += 1
             else:
                 self._fds.add(event["value"])
-                self.connected_once = True
