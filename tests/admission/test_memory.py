@@ -36,6 +36,18 @@ def test_recent_forgets_the_oldest_when_it_is_full() -> None:
     assert [number for number in (7, 8, 9, 99) if recent.get(number, 12.0) is not None] == [7, 9, 99]
 
 
+def test_recent_forgets_a_few_at_a_time_however_many_have_aged() -> None:
+    recent: Recent[int] = Recent(10.0, 1 << 20)
+    for number in range(1000):
+        recent.put(number, number, 0.0)
+    recent.put("late", 1, 100.0)
+    assert len(recent) == 1001 - memory.MAX_FORGOTTEN
+    assert recent.get(999, 100.0) is None  # forgotten all the same
+    for number in range(400):
+        recent.put(f"new {number}", number, 100.0)
+    assert len(recent) == 401
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=60), st.integers(1, 6), st.integers(0, 8))
 def test_recent_is_a_bounded_map_over_time(events: list[tuple[int, int]], capacity: int, window: int) -> None:
     recent: Recent[int] = Recent(window, capacity)
