@@ -11,7 +11,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.wire.framing import Framing
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.recording import Record, Writer
     from sidecar.replay.receive import StopSignals
 
+_MODALITIES: Final = ("text", "image", "video", "audio", "mixed")
 _HTTP_TIMEOUT_S: Final = 5
 _LAST_S: Final = 0.2
 _EPILOG = """examples:
@@ -37,8 +38,6 @@ at once is left out and counted."""
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's arguments."""
-    from sidecar.replay.select import MODALITIES
-
     parser = subparsers.add_parser(
         "record",
         help="write messages to a recording",
@@ -69,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     limits.add_argument("--max-bytes", metavar="SIZE", help="stop before the file exceeds SIZE, such as 500MiB")
     choice = parser.add_argument_group("what to keep")
     choice.add_argument("--rid", action="append", default=[], metavar="PATTERN", help="rids like this one")
-    choice.add_argument("--modality", action="append", default=[], choices=MODALITIES)
+    choice.add_argument("--modality", action="append", default=[], choices=_MODALITIES)
     choice.add_argument("--outcome", action="append", default=[], metavar="NAME", help="forwarded, rejected, ...")
     choice.add_argument("--redact", action="store_true", help="random prompts and features of the same shape")
     choice.add_argument("--seed", type=int, metavar="N", help="of the random values (default: another every time)")
@@ -92,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     max_bytes = parse_size(args.max_bytes) if args.max_bytes else None
     with (
         StopSignals() as stop,
-        contextlib.closing(_source(args, stop, tally)) as records,
+        _source(args, stop, tally) as records,  # first, so that a source that fails leaves --out as it is
         Writer(args.out, max_bytes=max_bytes, compress=not args.no_compress, append=args.append) as writer,
         _progress(args) as progress,
     ):
@@ -134,20 +133,27 @@ def _preparation(args: argparse.Namespace, tally: dict[str, Any]) -> Callable[[R
     return prepare
 
 
-def _source(args: argparse.Namespace, stop: StopSignals, tally: dict[str, Any]) -> Generator[Record]:
+@contextlib.contextmanager
+def _source(args: argparse.Namespace, stop: StopSignals, tally: dict[str, Any]) -> Iterator[Iterator[Record]]:
+    """The messages of the source that the arguments name; it is open before the first is asked for."""
+    limits = _limits(args)
     if args.folder or args.recording:
-        yield from _stored(args, tally)
+        with _stored(args, tally) as records:
+            yield records
         return
     import zmq
 
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        yield from _tapped(args, context, stop, tally) if args.tap else _arriving(args, context, stop)
+        opened = _tapped(args, context, stop, tally, limits) if args.tap else _arriving(args, context, stop, limits)
+        with opened as records:
+            yield records
     finally:
         context.destroy(linger=0)
 
 
-def _stored(args: argparse.Namespace, tally: dict[str, Any]) -> Generator[Record]:
+@contextlib.contextmanager
+def _stored(args: argparse.Namespace, tally: dict[str, Any]) -> Iterator[Iterator[Record]]:
     from sidecar.errors import UsageError
     from sidecar.recording import Reader
     from sidecar.recording.tap import parse_directions
@@ -156,9 +162,7 @@ def _stored(args: argparse.Namespace, tally: dict[str, Any]) -> Generator[Record
         raise UsageError(f"--out {args.out} is the recording that is read; name another file")
     wanted = parse_directions(args.direction) if args.direction else None
     with Reader(args.folder or args.recording) as reader:
-        for record in reader:
-            if wanted is None or record.direction in wanted:
-                yield record
+        yield (record for record in reader if wanted is None or record.direction in wanted)
         tally["truncated"] = str(reader.truncation or "")
 
 
@@ -171,9 +175,10 @@ def _limits(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
 def _arriving(
-    args: argparse.Namespace, context: zmq.Context[zmq.Socket[bytes]], stop: StopSignals
-) -> Generator[Record]:
+    args: argparse.Namespace, context: zmq.Context[zmq.Socket[bytes]], stop: StopSignals, limits: dict[str, Any]
+) -> Iterator[Iterator[Record]]:
     import zmq
 
     from sidecar.errors import UsageError
@@ -184,14 +189,18 @@ def _arriving(
     if args.direction == "both":
         raise UsageError("--direction both is for a tap; a socket's messages are ingress or egress")
     framing, direction = Framing(args.framing), Direction(args.direction or "ingress")
-    socket = open_socket(context, zmq.PULL, bind=args.bind, connect=args.connect, hwm=args.hwm)
-    for frames in receive(socket, stop, **_limits(args)):
-        yield Record.now(frames, direction, framing)
+    with open_socket(context, zmq.PULL, bind=args.bind, connect=args.connect, hwm=args.hwm) as socket:
+        yield (Record.now(frames, direction, framing) for frames in receive(socket, stop, **limits))
 
 
+@contextlib.contextmanager
 def _tapped(
-    args: argparse.Namespace, context: zmq.Context[zmq.Socket[bytes]], stop: StopSignals, tally: dict[str, Any]
-) -> Generator[Record]:
+    args: argparse.Namespace,
+    context: zmq.Context[zmq.Socket[bytes]],
+    stop: StopSignals,
+    tally: dict[str, Any],
+    limits: dict[str, Any],
+) -> Iterator[Iterator[Record]]:
     import zmq
 
     from sidecar.recording.tap import read_tapped
@@ -200,30 +209,31 @@ def _tapped(
 
     with tempfile.TemporaryDirectory(prefix="sidecar-tap-") as folder:
         address = f"ipc://{folder}/tap.sock"
-        socket = open_socket(context, zmq.PULL, bind=address, hwm=args.hwm)
         query = urllib.parse.urlencode({"direction": args.direction or "both", "to": address})
-        _ask(args.tap, "POST", query)
-        closed = False
-        try:
-            for frames in receive(socket, stop, **_limits(args)):
+
+        def records(socket: zmq.Socket[bytes]) -> Iterator[Record]:
+            for frames in receive(socket, stop, **limits):
                 record, tally["dropped"] = read_tapped(frames)
                 yield record
-            closed = _close_tap(args.tap, query)
+            _close_tap(args.tap, query)
             for frames in receive(socket, StopSignals(), idle_s=_LAST_S):
                 record, tally["dropped"] = read_tapped(frames)
                 yield record
-        finally:
-            if not closed:
+
+        with open_socket(context, zmq.PULL, bind=address, hwm=args.hwm) as socket:
+            _ask(args.tap, "POST", query)
+            try:
+                yield records(socket)
+            finally:
                 _close_tap(args.tap, query)
 
 
-def _close_tap(admin: str, query: str) -> bool:
-    """Ask the sidecar to close a tap. It may be gone; a tap whose recorder is gone it closes by itself."""
+def _close_tap(admin: str, query: str) -> None:
+    """Ask the sidecar to close a tap, if it has not yet. It may be gone; an abandoned tap it closes by itself."""
     from sidecar.errors import TransportError
 
     with contextlib.suppress(TransportError):
         _ask(admin, "DELETE", query)
-    return True
 
 
 def _ask(admin: str, method: str, query: str) -> None:

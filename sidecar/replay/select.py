@@ -5,13 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
 
 from sidecar.recording import Record
 from sidecar.replay.decode import Envelope, MessageKind, glance, modality_of, peek
 from sidecar.wire.tokenspeed import GENERATE_TAG
-
-MODALITIES: Final = ("text", "image", "video", "audio", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
