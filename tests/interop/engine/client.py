@@ -16,15 +16,20 @@ from sidecar.model import ModelSpec
 from sidecar.wire.framing import Framing
 from sidecar.wire.tokenspeed import Modality
 
-PYTHON_VARIABLE: Final = "SIDECAR_ENGINE_PYTHON"
-"""Names the Python of a virtual environment that holds the engine."""
+HOME_VARIABLE: Final = "INTEROP_HOME"
+"""Names the folder of the virtual environments that scripts/interop-venvs.sh has made."""
+
+
+def engine_python() -> str:
+    """The Python of the environment that holds the engine."""
+    return str(Path(os.environ.get(HOME_VARIABLE, ".interop")) / "engine" / "bin" / "python")
 
 
 class Engine:
     """A process of `worker.py`; every question starts from a fresh scheduler."""
 
     def __init__(self, python: str | None = None) -> None:
-        path = python or os.environ[PYTHON_VARIABLE]
+        path = python or engine_python()
         here = Path(__file__).parent
         self._process = subprocess.Popen(
             [path, str(here / "worker.py")],
