@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-ops check format bench clean
+.PHONY: help install demo test test-ops fuzz shield check format bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -25,6 +25,12 @@ test: install ## all tests that need no GPU, no network and no other program
 
 test-ops: install ## checks with Prometheus, a browser, Kubernetes schemas and container tools; installs them as root on Debian
 	$(BIN)/python -m tests.ops
+
+fuzz: install ## 200,000 mutated messages: every one answered once, no exception, memory flat
+	$(BIN)/python -m tests.fuzz
+
+shield: install ## write docs/shield.md with the engine of scripts/interop-venvs.sh
+	$(BIN)/python scripts/shield.py
 
 check: install ## format, lint and types
 	$(BIN)/ruff format --check .

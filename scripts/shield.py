@@ -197,7 +197,7 @@ def table(engine: Engine, rows: Iterator[Row], failed: list[str]) -> list[str]:
     return lines
 
 
-def main() -> int:
+def main(out: Path = OUT) -> int:
     """Run all rows and write the file."""
     failed: list[str] = []
     with Engine() as engine:
@@ -205,12 +205,12 @@ def main() -> int:
         second = table(engine, damaging(), failed)
     counts = f"{len(first) - 2} messages end an engine, {len(second) - 2} damage it silently.\n"
     parts = [HEAD, counts, "## What ends an engine\n", *first, "\n## What damages silently\n", *second, LIMITS]
-    OUT.write_text("\n".join(parts).rstrip() + "\n")
-    print(f"{OUT.relative_to(ROOT)}: {counts}", end="")
+    out.write_text("\n".join(parts).rstrip() + "\n")
+    print(f"{out}: {counts}", end="")
     for name in failed:
         print(f"an engine ends behind the sidecar, or a refusal is not answered: {name}", file=sys.stderr)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path, sys.argv[1:])))
