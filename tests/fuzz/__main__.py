@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.fuzz.refusals import measure_refusals
 from tests.fuzz.runner import Finding, Fuzzer
 from tests.interop.engine.client import Engine
 
@@ -55,8 +56,16 @@ def main() -> int:
     print(f"{total} messages in {took:.0f} s ({total / took:.0f}/s), memory {grown:+.1f} MiB after the first tenth")
     for (kind, result, reason), count in sorted(fuzzer.counts.items(), key=lambda entry: -entry[1]):
         print(f"  {count:8}  {kind} {result} {reason or ''}")
+    costs = measure_refusals()
+    print("the slowest refusals of hostile messages:")
+    for cost in costs[:5]:
+        print(f"  {cost.seconds * 1e3:8.2f} ms  {cost.peak / 2**20:6.1f} MiB  {cost.name}")
+    unbounded = [cost.name for cost in costs if not cost.bounded]
+    for name in unbounded:
+        print(f"took too much: {name}")
     print(f"accounting: {'exact' if fuzzer.accounted else 'WRONG'}; findings: {sum(findings.values())}")
-    return 0 if fuzzer.accounted and not findings and grown <= FLAT_MIB else 1
+    good = fuzzer.accounted and not findings and not unbounded and grown <= FLAT_MIB
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
