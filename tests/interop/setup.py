@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Sequence
 from http.client import HTTPException
@@ -17,7 +18,7 @@ from tests.interop.gateway import Gateway
 from tests.interop.processes import Program, free_port, wait_for
 
 HERE: Final = Path(__file__).parent
-PROJECT: Final = HERE.parents[1]
+SIDECAR: Final = Path(sys.executable).with_name("sidecar")
 HOME_VARIABLE: Final = "INTEROP_HOME"
 """Names the folder of the virtual environments that scripts/interop-venvs.sh has made."""
 
@@ -58,7 +59,7 @@ class Pair:
         options = [
             part for key in (*(f"{key}={value}" for key, value in keys.items()), *sets) for part in ("--set", key)
         ]
-        return [PROJECT / ".venv" / "bin" / "sidecar", "serve", *options]
+        return [SIDECAR, "serve", *options]
 
     def start_sidecar(self) -> None:
         """Start the sidecar, again after its end."""
