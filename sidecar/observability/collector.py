@@ -26,8 +26,9 @@ class MetricsCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """One family a metric."""
+        metrics = self._metrics.snapshot()
         for metric in CATALOG:
-            held = getattr(self._metrics, metric.attribute)
+            held = getattr(metrics, metric.attribute)
             match metric.type:
                 case "histogram":
                     yield _histogram(metric, held)

@@ -96,7 +96,7 @@ class Status:
 
     def snapshot(self) -> dict[str, Any]:
         """The numbers that move. Counters are totals: the page takes the differences."""
-        metrics, health = self.metrics, self.health()
+        metrics, health = self.metrics.snapshot(), self.health()
         now = time.time()
         return {
             "time": now,

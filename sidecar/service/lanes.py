@@ -55,8 +55,6 @@ class Lanes:
     """Takes received messages, in order, on the event loop's thread; processes, commits, sends and books each."""
 
     def __init__(self, context: Context, ledger: Ledger, flow: FlowControl, egress: Outlet, pool: Executor) -> None:
-        self.inflight = 0
-        """Requests that are received and not yet booked."""
         self.tasks = 0
         """Tasks in the pool, running or queued."""
         self._context = context
@@ -68,6 +66,8 @@ class Lanes:
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
         self._held = 0
+        self._inflight = 0
+        self._taken: deque[tuple[Envelope, Outcome, int]] = deque()  # processed, small, and nothing in their way
         self._lanes: dict[str, deque[Held]] = {}
         self._ready: deque[Held] = deque()
         self._bulk: deque[Held] = deque()
@@ -83,7 +83,12 @@ class Lanes:
     @property
     def held(self) -> int:
         """Messages of all kinds that are received and not yet handed over, dropped or cancelled."""
-        return self._held
+        return self._held + len(self._taken)
+
+    @property
+    def inflight(self) -> int:
+        """Requests that are received and not yet booked."""
+        return self._inflight + len(self._taken)
 
     @property
     def working(self) -> int:
@@ -91,16 +96,37 @@ class Lanes:
         return self._behind
 
     def receive(self, frames: list[Buffer], nbytes: int) -> None:
-        """Take a message. Never blocks, never raises for what a message holds."""
+        """Take a message and let it leave if it can. Never blocks, never raises for what a message holds."""
+        self.take(frames, nbytes)
+        self.end_batch()
+
+    def take(self, frames: list[Buffer], nbytes: int) -> None:
+        """`receive` for one message of several: the small ones leave with `end_batch`, which must follow.
+
+        A message that is sent alone wakes libzmq's thread, the kernel and the engine for itself: one that
+        is sent with others costs 8 us less of the 31 that a text request of 1 KB takes altogether.
+        """
         ledger, context = self._ledger, self._context
         ledger.start()
         envelope = open_message(frames, context)
         ledger.received(envelope, nbytes)
         ledger.lap("parse")
-        if self._held or envelope.slow:
-            self._order(envelope, nbytes)
+        if self._held or envelope.slow or envelope.kind is not _GENERATE or nbytes >= REFERENCE_BYTES:
+            self.end_batch()
+            if self._held or envelope.slow:
+                self._order(envelope, nbytes)
+            else:
+                self._pass(envelope, process(envelope, context, ledger.lap), nbytes)
         else:
-            self._pass(envelope, process(envelope, context, ledger.lap), nbytes)
+            self._taken.append((envelope, process(envelope, context, ledger.lap), nbytes))
+
+    def end_batch(self) -> None:
+        """Hand over what `take` has left, in order."""
+        taken = self._taken
+        while taken:
+            envelope, outcome, nbytes = taken.popleft()
+            self._ledger.start()
+            self._pass(envelope, outcome, nbytes)
 
     def flush(self) -> None:
         """Send what is ready, for as long as the egress takes it; to be called when it does."""
@@ -130,9 +156,9 @@ class Lanes:
         self._discard(held)
 
     def _pass(self, envelope: Envelope, outcome: Outcome, nbytes: int) -> None:
-        """Hand over a message that nothing is in the way of; hold it if the egress does not take it."""
+        """Hand over a processed message, behind what is held; hold it if the egress does not take it."""
         ledger = self._ledger
-        if nbytes >= REFERENCE_BYTES or len(outcome.messages) != 1:
+        if self._held or nbytes >= REFERENCE_BYTES or len(outcome.messages) != 1:
             if outcome.result is _DROPPED:
                 ledger.dropped(envelope, outcome)
             else:
@@ -247,7 +273,7 @@ class Lanes:
         self._held += 1
         self._flow.take(nbytes)
         if envelope.kind is _GENERATE:
-            self.inflight += 1
+            self._inflight += 1
             assert envelope.rid is not None
             self._lanes.setdefault(envelope.rid, deque()).append(held)
         elif envelope.kind is Kind.CONTROL:
@@ -262,7 +288,7 @@ class Lanes:
         self._held -= 1
         self._flow.give(0, 1)
         if held.envelope.kind is _GENERATE:
-            self.inflight -= 1
+            self._inflight -= 1
             self._leave_lane(held)
         elif held.envelope.kind is Kind.CONTROL:
             self._controls -= 1
@@ -367,7 +393,7 @@ class Lanes:
         if stage in (Stage.WAITING, Stage.WORKING, Stage.BULK):
             self._behind -= 1
         if held.envelope.kind is _GENERATE:
-            self.inflight -= 1
+            self._inflight -= 1
             self._leave_lane(held)
         elif held.envelope.kind is Kind.CONTROL:
             self._controls -= 1

@@ -6,9 +6,10 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,13 @@ from sidecar.transport.flow import FlowControl
 from sidecar.transport.sockets import Sockets
 
 MAX_POOL_THREADS: Final = 8
+SWITCH_S: Final = 0.0005
+"""How long a busy thread keeps the interpreter from the event loop. Beside two threads that only compute,
+a timer came 13 ms late at Python's 5 ms, 0.7 ms late at this."""
+
+SCRAPE_WAIT_S: Final = 0.1
+"""A scrape waits so long for a moment between two messages, then does without."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +110,7 @@ class Service:
         """Read from now on, engine or not."""
         self.admin.start()
         self.line.set_reading(True)
+        sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()  # what was made to start lives as long as the process: no collection has to look at it
         logger.info("ready for messages", extra={"admin": self.admin.url})
@@ -142,6 +151,7 @@ class Service:
     def _wire_metrics(self) -> None:
         """Give the metrics that are read rather than counted their sources."""
         metrics, flow, context = self.metrics, self.flow, self._context
+        metrics.at_rest = _between_messages(asyncio.get_running_loop())
         metrics.inflight_requests = lambda: self.line.inflight
         metrics.inflight_bytes = lambda: flow.bytes
         metrics.inflight_requests_limit = flow.max_messages
@@ -188,3 +198,17 @@ class Service:
         received = metrics.received["generate"] + metrics.received["unreadable"]
         fields = {name: count for name, count in outcomes.items() if count} | ({"lost": lost} if lost else {})
         logger.info("ended", extra={"received": received, **fields})
+
+
+def _between_messages(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], Metrics]], Metrics]:
+    """Runs a function on the event loop for another thread, or on that thread if the loop has no time."""
+
+    def take(function: Callable[[], Metrics]) -> Metrics:
+        taken: Future[Metrics] = Future()
+        try:
+            loop.call_soon_threadsafe(lambda: taken.set_result(function()))
+            return taken.result(SCRAPE_WAIT_S)
+        except (RuntimeError, TimeoutError):  # closed, or busy
+            return function()
+
+    return take

@@ -32,7 +32,7 @@ class PushPull:
         self.monitor = PeerMonitor(push, self._on_peers)
         self.egress = Egress(push, self._on_writable, flow.give)
         self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress, parts.pool)
-        self.ingress = Ingress(pull, self.lanes.receive)
+        self.ingress = Ingress(pull, self.lanes.take, self.lanes.end_batch)
         security = settings.security
         try:
             sockets.attach(push, settings.egress.bind, settings.egress.connect, security.egress_server_key)

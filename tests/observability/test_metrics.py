@@ -61,3 +61,23 @@ def test_the_bounds_cover_fifty_microseconds_to_a_second_in_order():
     assert (STAGE_BOUNDS[0], STAGE_BOUNDS[-1]) == (50e-6, 1.0)
     for bounds in (STAGE_BOUNDS, LAG_BOUNDS):
         assert list(bounds) == sorted(set(bounds))
+
+
+def test_a_snapshot_does_not_move() -> None:
+    metrics = Metrics()
+    held = 1
+    metrics.inflight_requests = lambda: held
+    metrics.received["generate"] += 1
+    seen = metrics.snapshot()
+    metrics.received["generate"] += 1
+    metrics.requests["tokenspeed", "forwarded"] += 1
+    held = 2
+    assert seen.received["generate"] == 1
+    assert sum(seen.requests.values()) == 0
+    assert seen.inflight_requests == 1
+
+
+def test_a_snapshot_is_taken_when_whoever_counts_says_so() -> None:
+    metrics = Metrics()
+    metrics.at_rest = lambda take: (metrics.received.update(abort=7), take())[1]
+    assert metrics.snapshot().received["abort"] == 7
