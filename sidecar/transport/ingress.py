@@ -34,14 +34,19 @@ class Ingress:
 
     Frames below `REFERENCE_BYTES` are copied into bytes, larger ones are views of libzmq's own buffer,
     which lives as long as any view of it.
+
+    `on_batch_end()` is called after the last message of each batch, which may be its only one.
     """
 
-    def __init__(self, socket: zmq.Socket[Any], handler: Handler) -> None:
+    def __init__(
+        self, socket: zmq.Socket[Any], handler: Handler, on_batch_end: Callable[[], None] | None = None
+    ) -> None:
         self.messages = 0
         self.empty = False
         """Whether the last look found nothing more to read."""
         self._socket = socket
         self._handler = handler
+        self._on_batch_end = on_batch_end
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
         self._reading = False
@@ -82,6 +87,14 @@ class Ingress:
         self._drain()
 
     def _drain(self) -> None:
+        self._take_batch()
+        if self._on_batch_end is not None:
+            try:
+                self._on_batch_end()
+            except Exception:
+                logger.exception("the end of a batch could not be handled")
+
+    def _take_batch(self) -> None:
         receive, handler = self._socket.recv, self._handler
         deadline = perf_counter() + BATCH_S
         for _ in range(BATCH_MESSAGES):
