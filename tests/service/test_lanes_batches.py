@@ -1,0 +1,89 @@
+"""Several messages of one batch: small ones leave at its end, in the order in which they came."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.transport.egress import REFERENCE_BYTES
+from tests.service.fakes import Bench
+from tests.service.loops import Run
+from tests.service.messages import abort, slow, text
+from tests.service.test_lanes import case, idle
+
+
+def take(bench: Bench, *messages: bytes) -> None:
+    """Messages of a batch that has not ended."""
+    for message in messages:
+        bench.lanes.take([message], len(message))
+
+
+def adds(*rids: str) -> list[tuple[str, str]]:
+    return [("add", rid) for rid in rids]
+
+
+def test_small_messages_leave_when_the_batch_ends(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, text("a"), text("b"), text("c"))
+        assert bench.trace == []
+        assert (bench.lanes.held, bench.lanes.inflight) == (3, 3)
+        assert bench.balanced()
+        bench.lanes.end_batch()
+        assert bench.trace == adds("a", "b", "c")
+        assert bench.count("forwarded") == 3
+        assert idle(bench)
+
+    case(run, body)
+
+
+@pytest.mark.parametrize("other", ["large", "abort", "slow"])
+def test_what_is_not_a_small_request_leaves_behind_those_before_it(run: Run, other: str) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, text("a"))
+        if other == "large":
+            take(bench, text("b", input_text="x" * REFERENCE_BYTES))
+        elif other == "abort":
+            take(bench, abort("a"))
+        else:
+            take(bench, slow("b"))
+        take(bench, text("c"))
+        bench.lanes.end_batch()
+        middle = {"large": adds("b"), "abort": [("abort", "a")], "slow": []}[other]
+        assert bench.trace == [*adds("a"), *middle, *adds("c")]
+        bench.pool.run_one()
+
+    case(run, body)
+
+
+def test_what_the_egress_does_not_take_is_held_in_order(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, text("a"), text("b"), text("c"))
+        bench.lanes.end_batch()
+        assert bench.trace == adds("a")
+        assert (bench.lanes.held, bench.lanes.inflight) == (2, 2)
+        assert bench.balanced()
+        bench.unblock()
+        assert bench.trace == adds("a", "b", "c")
+        assert idle(bench)
+
+    case(run, body, room=1)
+
+
+def test_an_abort_takes_back_what_the_egress_has_not_taken(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, text("a"), text("b"), text("c"), abort("c"))
+        bench.unblock()
+        assert bench.trace == adds("a", "b")
+        assert bench.count("cancelled") == 1
+        assert idle(bench)
+
+    case(run, body, room=1)
+
+
+def test_a_rid_that_comes_twice_in_a_batch_is_a_duplicate(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, text("a"), text("a"), text("b"))
+        bench.lanes.end_batch()
+        assert bench.trace == adds("a", "b")
+        assert bench.count("dropped") == 1
+
+    case(run, body)
