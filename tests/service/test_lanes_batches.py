@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.admission.control import DEFAULT_TAGS
 from sidecar.transport.egress import REFERENCE_BYTES
+from tests.build import context
 from tests.service.fakes import Bench
 from tests.service.loops import Run
-from tests.service.messages import abort, slow, text
+from tests.service.messages import abort, control, slow, text
 from tests.service.test_lanes import case, idle
 
 
@@ -87,3 +93,41 @@ def test_a_rid_that_comes_twice_in_a_batch_is_a_duplicate(run: Run) -> None:
         assert bench.count("dropped") == 1
 
     case(run, body)
+
+
+MESSAGES = {
+    "text": text,
+    "large": lambda rid: text(rid, input_text="x" * REFERENCE_BYTES),
+    "slow": slow,
+    "abort": abort,
+    "control": lambda rid: control(),
+}
+BATCH = st.lists(st.tuples(st.sampled_from(sorted(MESSAGES)), st.sampled_from("abc")), max_size=6)
+BETWEEN = st.sampled_from(("work", "room 0", "room 2", "room 9"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(BATCH, BETWEEN), max_size=8))
+def test_batches_change_nothing_of_what_leaves(batches: list[tuple[list[tuple[str, str]], str]]) -> None:
+    async def main() -> None:
+        one_by_one, in_batches = (Bench(context(control_tags=frozenset(DEFAULT_TAGS))) for _ in range(2))
+        for batch, between in batches:
+            for kind, rid in batch:
+                one_by_one.receive(MESSAGES[kind](rid))
+                take(in_batches, MESSAGES[kind](rid))
+                assert in_batches.balanced()
+            in_batches.lanes.end_batch()
+            for bench in (one_by_one, in_batches):
+                if between == "work":
+                    bench.pool.run_one()
+                else:
+                    bench.unblock(int(between.removeprefix("room ")))
+            await asyncio.sleep(0)
+            assert in_batches.trace == one_by_one.trace
+            assert in_batches.metrics.requests == one_by_one.metrics.requests
+            assert (in_batches.lanes.held, in_batches.lanes.inflight) == (
+                one_by_one.lanes.held,
+                one_by_one.lanes.inflight,
+            )
+
+    asyncio.run(main())
