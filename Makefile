@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-ops fuzz shield check format bench clean
+.PHONY: help install demo test test-ops fuzz shield check format soak bench clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,6 +32,11 @@ fuzz: install ## 200,000 mutated messages: every one answered once, no exception
 shield: install ## write docs/shield.md with the engine of scripts/interop-venvs.sh
 	$(BIN)/python scripts/shield.py
 
+interop: install ## the real gateway builds and the real engine's Python around the sidecar; x86-64, about ten minutes
+	scripts/interop-venvs.sh
+	INTEROP_HOME=.interop $(BIN)/python -m pytest tests/interop
+	INTEROP_HOME=.interop $(BIN)/python -m tests.interop.measure_relay
+
 check: install ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -41,8 +46,11 @@ format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+soak: install ## minutes of load and faults with real processes; SOAK_SCALE=0.1 for a short run
+	$(BIN)/python -m tests.soak
+
 bench: install ## all benchmarks; tables on the terminal, JSON in out/
 	$(BIN)/python -m benchmarks
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) out .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .interop out .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -9,7 +9,7 @@ from typing import Final
 from sidecar.observability.metrics import Histogram
 from sidecar.observability.status import Health
 
-TICK_S: Final = 0.05
+TICK_S: Final = 0.02
 STUCK_S: Final = 30.0
 """An event loop that has not run a timer for this long is not alive."""
 

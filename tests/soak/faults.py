@@ -135,7 +135,9 @@ class BadNetwork:
         """Cut every connection with a RST."""
         with self._lock:
             for connection in self._open:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    connection.shutdown(socket.SHUT_RD)  # lets go of the thread that reads it
                 connection.close()
             self._open.clear()
 
@@ -148,9 +150,13 @@ class BadNetwork:
         while True:
             try:
                 near, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            try:
                 far = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
-                return
+                near.close()
+                continue
             with self._lock:
                 self._open += [near, far]
             for one, other in ((near, far), (far, near)):
@@ -187,6 +193,8 @@ def bad_network(report: Report, folder: Path, scale: float) -> None:
         ):
             for number in range(count):
                 producer.send(text(f"r{number}"), timeout=60)
+                if number % 20 == 19:
+                    time.sleep(0.005)  # else the kernel's buffers hold most of them when they are cut
                 if number % 500 == 499:
                     (frontend if number % 1000 == 499 else engine).reset()
                     resets += 1
