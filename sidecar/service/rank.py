@@ -20,7 +20,7 @@ import zmq
 
 from sidecar.admission.control import encode_abort_list
 from sidecar.errors import TransportError
-from sidecar.outcome import Kind
+from sidecar.outcome import Envelope, Kind
 from sidecar.pipeline import open_message
 from sidecar.service.lanes import Lanes
 from sidecar.service.line import Parts
@@ -104,8 +104,7 @@ class Rank:
         self._buried: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         if remembered is not None:
-            self._buried = remembered.attached
-            self._timer = self._loop.call_later(BURY_S, self._resurrect)
+            self._bury_later(remembered.attached)
 
     def hello(self, message: bytes) -> None:
         """An engine introduces itself as this rank."""
@@ -285,13 +284,8 @@ class Rank:
         self._answer([rid])
 
     def _on_gateway_lost(self) -> None:
-        cancelled = aborted = 0
-        for held in self.lanes.surrender():
-            self.lanes.let_go(held)
-            if held.envelope.kind is Kind.GENERATE:
-                self.ledger.cancelled(held.envelope)
-                self._free(held.envelope.rid)
-                cancelled += 1
+        cancelled = len(self._take_back(self.ledger.cancelled))
+        aborted = 0
         if self.requests is not None:
             rids = self.requests.end_all()
             aborted = len(rids)
@@ -304,25 +298,33 @@ class Rank:
             cancelled,
         )
         self._remember(None)
-        if self._introduction.hello and (self.engine.up or not self._introduction.registration):
+        if self.engine.up:
             self.gateway.dial(self._introduction.hello)
+            if self._addresses is not None:  # it may have closed nothing but this connection, and wait for its like
+                self._bury_later(self._addresses.output)
+
+    def _bury_later(self, address: str | None) -> None:
+        """`_bury`, unless the gateway answers HELLO. `address` is its output socket, None if it is not attached."""
+        self._buried = address
+        self._timer = self._loop.call_later(BURY_S, self._resurrect)
 
     def _resurrect(self) -> None:
-        """Go on where an earlier process has stopped, if neither peer has done so by now."""
+        """Go on where an earlier connection has ended, if neither peer has done so by now."""
         if self._buried is not None:
             self._bury(self._buried)
         if not self._introduction.registration:  # the engine may wait for an INIT since then
             self._redial()
 
     def _bury(self, address: str) -> None:
-        """End a life of the gateway's connection that ended without a word: an earlier process was killed.
+        """Tell the gateway of an end that it may not have noticed, such as that of a process that was killed.
 
-        A gateway that has not noticed would refuse new requests, and never end those that were open.
+        It would refuse new requests, never end those that were open, and never answer HELLO.
         """
         self._buried = None
         logger.info("rank %d: telling the gateway that its earlier connection is dead", self._index)
         socket = self._shared.sockets.create(zmq.PUSH, hwm=1)
         socket.set(zmq.IMMEDIATE, 0)
+        socket.set(zmq.RECONNECT_IVL, -1)  # now or never: a gateway that binds later has nothing to be told
         try:
             self._shared.sockets.connect(socket, address)
             socket.send(ENGINE_DEAD, zmq.NOBLOCK)
@@ -335,17 +337,7 @@ class Rank:
 
     def _end(self, why: str) -> None:
         """Answer everything that is open, and tell the gateway that the engine is dead."""
-        answered = []
-        for held in self.lanes.surrender():
-            self.lanes.let_go(held)
-            envelope = held.envelope
-            if envelope.kind is Kind.GENERATE:
-                assert envelope.rid is not None
-                self.ledger.answered(envelope)
-                self._free(envelope.rid)
-                answered.append(envelope.rid)
-            elif envelope.kind is Kind.ABORT:
-                self.ledger.aborts_cancelled(len(envelope.rids))
+        answered = self._take_back(self.ledger.answered)
         if self.requests is not None:
             rids = self.requests.end_all()
             answered += rids
@@ -359,13 +351,24 @@ class Rank:
         log = logger.warning if attached else logger.info
         log("rank %d: the engine %s; %d open requests are ended from here", self._index, why, len(answered))
 
+    def _take_back(self, book: Callable[[Envelope], None]) -> list[str]:
+        """Let go of everything that the engine has not been given, and book each request. Returns their rids."""
+        rids = []
+        for held in self.lanes.surrender():
+            self.lanes.let_go(held)
+            envelope = held.envelope
+            if envelope.kind is Kind.GENERATE:
+                assert envelope.rid is not None
+                book(envelope)
+                self._shared.context.rids.finish(envelope.rid)
+                rids.append(envelope.rid)
+            elif envelope.kind is Kind.ABORT:
+                self.ledger.aborts_cancelled(len(envelope.rids))
+        return rids
+
     def _answer(self, rids: list[str]) -> None:
         if rids and self.gateway.outputs is not None:
             self.gateway.outputs.send([abort_outputs(rids, self._index)])
-
-    def _free(self, rid: str | None) -> None:
-        if rid is not None:
-            self._shared.context.rids.finish(rid)
 
     def _remember(self, attached: str | None) -> None:
         if self._introduction.hello:

@@ -75,6 +75,8 @@ class FakeGateway:
     async def _socket(self, kind: int, address: str) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
         socket.linger = 0
+        if kind == zmq.ROUTER:  # nobody reads here all the time, so that it would notice late who has gone
+            socket.set(zmq.ROUTER_HANDOVER, 1)
 
         def bound() -> bool:
             try:

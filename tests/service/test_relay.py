@@ -293,6 +293,26 @@ def test_a_gateway_that_comes_back_finds_the_same_engine(run: Run) -> None:
 
 
 @one_loop
+def test_a_frame_that_is_too_large_ends_the_connection_but_not_the_line(run: Run) -> None:
+    """libzmq cuts the gateway off; a gateway that does not notice is told, and shakes hands again."""
+
+    async def main() -> None:
+        async with scene("limits.message_bytes=65536") as it:
+            engine = await it.attach()
+            it.gateway.send(TYPE_ADD, text("a"))
+            await engine.receive()
+            it.gateway.send(TYPE_ADD, b"\0" * 70_000)
+            assert await engine.receive() == [TYPE_ABORT, msgpack.packb(["a"])]
+            await receive(it.gateway.handshake)  # which this gateway does not answer
+            await it.gateway.take_death()
+            await it.gateway.shake()
+            it.gateway.send(TYPE_ADD, text("b"))
+            assert await engine.receive() == [TYPE_ADD, text("b")]
+
+    run(main())
+
+
+@one_loop
 def test_a_gateway_that_binds_late(run: Run) -> None:
     async def main() -> None:
         async with scene() as it:
