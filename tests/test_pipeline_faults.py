@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -230,3 +231,20 @@ def test_every_fault_after_the_rid_is_answered_once() -> None:
             found = outcome(payload[:at] + junk)
             assert found.rid == "r"
             assert len(found.messages) == 1
+
+
+def test_a_clock_far_ahead_costs_no_memory() -> None:
+    """The text behind such a video has positions that no ramp can be kept for."""
+    entry = item(
+        2,
+        offsets=((1, 8),),
+        feature=tensor(patches(32)),
+        data={"video_grid_thw": grid((2, 4, 4)), "video_second_per_grid": 5e7},
+    )
+    message = request(ids=prompt(1, (151656, 8), 2), mm=media(entry))
+    tracemalloc.start()
+    found = outcome(message, context(OMNI))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.result, found.delta) == (Result.FORWARDED, 1_250_000_002 - 10)
+    assert peak < 16 << 20

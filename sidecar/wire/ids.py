@@ -53,12 +53,23 @@ class IdList(NamedTuple):
 
     def tolist(self) -> list[int]:
         """The ids as Python integers: for refusals and for the few planners that read tokens."""
-        ids: list[int] = msgpack.unpackb(self.span)
+        try:
+            ids: list[int] = msgpack.unpackb(self.span)
+        except (msgpack.UnpackException, ValueError):
+            raise _trusted_in_vain() from None
         return ids
 
     def array(self) -> NDArray[np.int64]:
         """The ids as int64 [n]."""
-        return np.array(self.tolist(), dtype=np.int64)
+        try:
+            return np.array(self.tolist(), dtype=np.int64).reshape(self.n)
+        except (TypeError, ValueError, OverflowError):
+            raise _trusted_in_vain() from None
+
+
+def _trusted_in_vain() -> Rejection:
+    """The refusal of a list that nobody proved, where its values are needed and are none."""
+    return Rejection(Reason.TOKEN_IDS_INVALID, "the prompt holds what is no id (admission.token_ids = trusted)")
 
 
 class IdRun(NamedTuple):
@@ -258,7 +269,10 @@ def find_outside(ids: IdList, runs: Iterable[IdRun], token_id: int) -> bool:
 def _holds(buf: Buffer, pos: int, end: int, token_id: int) -> bool:
     unpacker = msgpack.Unpacker(max_buffer_size=0)
     unpacker.feed(buf[pos:end])
-    return token_id in unpacker
+    try:
+        return token_id in unpacker
+    except (msgpack.UnpackException, ValueError):
+        raise _trusted_in_vain() from None
 
 
 def find_all(ids: IdList, token_id: int) -> list[tuple[int, int, int]]:

@@ -70,6 +70,7 @@ def _all() -> Iterator[Seed]:
         if not capture.abort:
             yield Seed(capture.case, capture.frames[1], capture.frames[2:], capture.spec)
     yield from _built()
+    yield from _maps()
 
 
 SAMPLING_FULL = (
@@ -148,6 +149,23 @@ def _built() -> Iterator[Seed]:
     yield Seed("unknown model", pack(request(ids=prompt(1, 2, (77, 4)), mm=media(item(data={})))), [], BARE)
     for name, sampling in (("final sampling", NORMALIZED), ("open sampling", SAMPLING_FULL)):
         yield Seed(name, pack(request(ids=[5] * 20, sampling=sampling)), [], TEXT)
+
+
+def _maps() -> Iterator[Seed]:
+    """Requests of the preprocessed dialect."""
+    pictures = {"image_url": [{"Url": "http://x/a.png"}, {"Decoded": {"shape": [1, 2], "data": b"x"}}]}
+    entries: dict[str, Any] = {
+        "token_ids": prompt(1, 163605, 2, 163605, 3),
+        "request_id": "r",
+        "multi_modal_data": pictures,
+        "mm_processor_kwargs": {"a": 1},
+        "extra_args": None,
+        "stop_conditions": {"max_tokens": 5},
+    }
+    yield Seed("map with images", msgpack.packb(entries), [], KIMI)
+    yield Seed("map of text", msgpack.packb({"token_ids": [1, 2], "sampling_options": {"n": 1}}), [], TEXT)
+    rendered = {**entries, "extra_args": {"expanded_token_ids": [1]}, "validation_error": None}
+    yield Seed("map, rendered", msgpack.packb(rendered), [b"aux"], KIMI)
 
 
 def framed(seed: Seed, framing: Framing) -> list[bytes]:

@@ -25,6 +25,24 @@ SLOW_S: Final = 0.5
 
 LIVE_S: Final = 30.0
 
+VARIANTS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {},
+    {"mrope_ownership": "positions"},
+    {"trust_client_hash": False},
+    {"upstream": "passthrough"},
+    {"hoist_bytes": 1},
+    {"hoist_bytes": 0, "expand_placeholders": False},
+    {"role": "decode", "language_model_only": True},
+    {"text_requests": "reject", "max_model_len": 64},
+    {"engine_kind": "vllm"},
+    {"engine_kind": "sglang"},
+    {"token_ids": "trusted"},
+)
+"""Policies apart from the default one. The last ones are for other engines, and for operators who know better."""
+
+TOKENSPEED_VARIANTS: Final = 9
+
 
 class Finding(AssertionError):  # noqa: N818 - the field's word for it
     """A message that did not do what every message must."""
@@ -51,7 +69,7 @@ class Fuzzer:
         self.received: Counter[Kind] = Counter()
         self.materialized = 0
         self.clock = 0.0
-        self._contexts: dict[tuple[str, Framing], Context] = {}
+        self._contexts: dict[tuple[str, Framing, int], Context] = {}
         self._errors = _Errors()
         self._logger = logging.getLogger("sidecar")
 
@@ -69,7 +87,8 @@ class Fuzzer:
         rng = self.rng
         seed = rng.choice(seeds())
         framing = rng.choice(tuple(Framing))
-        rules = self._context(seed, framing)
+        variants = TOKENSPEED_VARIANTS if self.engine is not None else len(VARIANTS)
+        rules = self._context(seed, framing, rng.randrange(variants))
         payload, aux = mutate(seed.payload, seed.aux, rng)
         message = framed(seed._replace(payload=payload, aux=aux), framing)
         self.clock += rng.choice((0.0, 1.0, LIVE_S, LIVE_S))
@@ -84,16 +103,15 @@ class Fuzzer:
             if (got.result, got.reason) != (expected.result, expected.reason):
                 raise Finding(f"{seed.name}: {got.result} {got.reason} {got.message} behind a mutated message")
 
-    def _context(self, seed: Seed, framing: Framing) -> Context:
-        key = (seed.name, framing)
+    def _context(self, seed: Seed, framing: Framing, variant: int = 0) -> Context:
+        key = (seed.name, framing, variant)
         if key not in self._contexts:
-            fresh = context(
-                seed.spec,
-                framing,
-                hash="tokenspeed" if self.engine is not None else "canonical",
-                shared_memory="forward" if self.engine is None else "refuse",
-                role="decode" if seed.name.endswith("decode") else "colocated",
-            )
+            changes = {
+                "hash": "tokenspeed" if self.engine is not None else "canonical",
+                "shared_memory": "forward" if self.engine is None else "refuse",
+                "role": "decode" if seed.name.endswith("decode") else "colocated",
+            }
+            fresh = context(seed.spec, framing, **{**changes, **VARIANTS[variant]})
             self._contexts[key] = dataclasses.replace(fresh, now=lambda: self.clock)
         return self._contexts[key]
 
@@ -155,7 +173,7 @@ def _alone(rules: Context) -> Context:
 
 def check_engine(engine: Any, message: Sequence[bytes], outcome: Outcome, rules: Context, seed: Seed) -> None:
     """Let the real engine receive what leaves. Raises `Finding` if it ends, or does not answer a refusal."""
-    if outcome.kind is not Kind.GENERATE:
+    if outcome.kind is not Kind.GENERATE or outcome.dialect != "tokenspeed":
         return
     framing = rules.policy.egress_framing
     left = flat(outcome.messages[0])

@@ -270,3 +270,19 @@ def test_stepping_over_elements() -> None:
 def test_runs() -> None:
     assert encode_run(300, 3) == b"\xcd\x01\x2c" * 3
     assert encode_run(5, 0) == b""
+
+
+@pytest.mark.parametrize("element", [b"\xa1\xff", b"\xd4\xff\0", b"\xc1", b"\x81\xc0\1"])
+def test_values_of_a_list_that_nobody_proved(element: bytes) -> None:
+    data = b"\x93\1" + element + b"\2"
+    ids = IdList(data, 0, 1, len(data), 3)
+    for read in (ids.tolist, ids.array, lambda: find_outside(ids, [], 2)):
+        with pytest.raises(Rejection, match="trusted") as caught:
+            read()
+        assert caught.value.reason is Reason.TOKEN_IDS_INVALID
+
+
+@pytest.mark.parametrize("element", [None, "x", [1], 2**64 - 1])
+def test_values_that_are_no_int64(element: Any) -> None:
+    with pytest.raises(Rejection, match="trusted"):
+        listed([1, element]).array()

@@ -108,7 +108,7 @@ def _fill(out: npt.NDArray[Any], segments: tuple[Segment, ...], templates: Templ
 
 def _text(out: npt.NDArray[Any], templates: Templates, start: int, length: int, position: Any) -> None:
     ramp = templates.ramp
-    if type(position) is int:
+    if type(position) is int and position + length <= RAMP_TOKENS:
         stop = position + length
         if stop > len(ramp):
             ramp = templates.longer_ramp(stop)
