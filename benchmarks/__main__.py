@@ -19,6 +19,7 @@ import zmq
 
 from benchmarks import (
     admission_cost,
+    cores,
     engine,
     footprint,
     growth,
@@ -35,6 +36,7 @@ SECTIONS: Final[dict[str, Callable[[bool], Section]]] = {
     "engine": engine.benchmark,
     "admission_cost": admission_cost.benchmark,
     "growth": growth.benchmark,
+    "cores": cores.benchmark,
     "throughput": throughput.benchmark,
     "latency": latency.benchmark,
     "footprint": footprint.benchmark,

@@ -12,10 +12,10 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.lines import ROOT
 from benchmarks.measure import geometric_mean
 from benchmarks.report import Section, Table, at_least, ms
 
-ROOT: Final = Path(__file__).parents[1]
 HOME_VARIABLE: Final = "INTEROP_HOME"
 
 

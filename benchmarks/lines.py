@@ -1,4 +1,4 @@
-"""What lies between a source and a sink: nothing, libzmq's proxy, or the sidecar, which are processes."""
+"""What lies between a source and a sink: nothing, libzmq's proxy, a bare loop in Python, or the sidecar."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.engine import ROOT
-
+ROOT: Final = Path(__file__).parents[1]
 START_S: Final = 30.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SAMPLE: Final = re.compile(r'^sidecar_requests_total\{.*outcome="(\w+)".*\} (\S+)$', re.MULTILINE)
@@ -80,6 +79,11 @@ class Process:
             stream.close()
 
 
+def say(**values: Any) -> None:
+    """Print a line of JSON for the process that started this one."""
+    print(json.dumps(values), flush=True)
+
+
 def _kib(text: str, name: str) -> int:
     match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     assert match is not None, name
@@ -125,6 +129,19 @@ class Proxy(Line):
         super().__init__(folder, hwm)
         self.entry, self.exit = f"ipc://{folder}/proxy-in.sock", f"ipc://{folder}/proxy-out.sock"
         self.process = peer("proxy", self.entry, out=self.exit, hwm=hwm)
+        self.process.read()
+
+
+class Relay(Line):
+    """A loop in Python that receives and sends: what is left for the sidecar's own work is below it."""
+
+    name = "relay"
+    binds = False
+
+    def __init__(self, folder: Path, hwm: int, size: str) -> None:
+        super().__init__(folder, hwm)
+        self.entry, self.exit = f"ipc://{folder}/relay-in.sock", f"ipc://{folder}/relay-out.sock"
+        self.process = peer("relay", self.entry, out=self.exit, hwm=hwm, size=size)
         self.process.read()
 
 

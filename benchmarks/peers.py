@@ -1,15 +1,16 @@
-"""The ends of a line, and libzmq's own proxy, each a process: `python -m benchmarks.peers source|sink|proxy …`.
+"""The ends of a line, and what can lie between them besides the sidecar; each is a process.
 
-They block, and copy small frames, which is the fastest that Python does. A source and a sink say "ready"
-when their socket stands; a source then waits for a line on its standard input. At the end each prints one
-line of JSON.
+    python -m benchmarks.peers source|sink|proxy|relay …
+
+They block, and copy small frames, which is the fastest that Python does. Each says that it is ready
+when its sockets stand; a source then waits for a line on its standard input. At the end source and sink
+print one line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 import zmq
 
+from benchmarks.lines import say
 from benchmarks.requests import PATCH_BYTES, Builder, encode, text_ids
 
 COPY_BELOW: Final = 32 * 1024
@@ -95,11 +97,6 @@ def open_socket(kind: int, address: str, hwm: int, bind: bool) -> tuple[zmq.Cont
         socket.immediate = 1
         socket.connect(address)
     return context, socket
-
-
-def say(**values: Any) -> None:
-    """Print a line of JSON for the process that started this one."""
-    print(json.dumps(values), flush=True)
 
 
 def source(options: argparse.Namespace) -> None:
@@ -191,12 +188,28 @@ def proxy(options: argparse.Namespace) -> None:
     zmq.proxy(pull, push)
 
 
+def relay(options: argparse.Namespace) -> None:
+    """Pass on what comes, in Python and without a look at it; until killed."""
+    _, pull = open_socket(zmq.PULL, options.address, options.hwm, bind=True)
+    _, push = open_socket(zmq.PUSH, options.out, options.hwm, bind=True)
+    say(ready=True)
+    if SIZES[options.size].patches is None:
+        receive, send = pull.recv, push.send
+        while True:
+            send(receive())
+    while True:
+        push.send_multipart(pull.recv_multipart(copy=False), copy=False)
+
+
+ROLES: Final = {"source": source, "sink": sink, "proxy": proxy, "relay": relay}
+
+
 def main() -> None:
-    """Run one of the three."""
+    """Run one of the four."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
-    parser.add_argument("role", choices=("source", "sink", "proxy"))
+    parser.add_argument("role", choices=tuple(ROLES))
     parser.add_argument("address")
-    parser.add_argument("--out", help="where a proxy sends")
+    parser.add_argument("--out", help="where a proxy or relay sends")
     parser.add_argument("--hwm", type=int, required=True)
     parser.add_argument("--bind", action="store_true")
     parser.add_argument("--size", choices=SIZES)
@@ -205,7 +218,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float)
     parser.add_argument("--times", type=Path, help="where the times go, an array of doubles")
     options = parser.parse_args()
-    {"source": source, "sink": sink, "proxy": proxy}[options.role](options)
+    ROLES[options.role](options)
 
 
 if __name__ == "__main__":

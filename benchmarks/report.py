@@ -73,7 +73,9 @@ def show(section: Section) -> None:
 
 
 def show_goals(goals: Sequence[Goal]) -> None:
-    """Print which goals are met."""
+    """Print which goals are met, if there are any."""
+    if not goals:
+        return
     rows = [(goal.what, goal.wanted, goal.measured, "✓" if goal.met else "✗") for goal in goals]
     _print(open_console(), Table("Goals", ("goal", "wanted", "measured", "met"), list(rows)))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.lines import Line, Proxy, Sidecar, peer
+from benchmarks.lines import Line, Proxy, Relay, Sidecar, peer
 from benchmarks.peers import SIZES, Size, messages
 from benchmarks.report import Section, Table, at_least
 
@@ -51,17 +51,28 @@ def transfer(line: Line, size: Size, number: int) -> dict[str, float]:
 def benchmark(quick: bool) -> Section:
     """All sizes over all lines."""
     section = Section("throughput")
-    columns = ("size", "mark", "direct", "C proxy", "sidecar", "GB/s", "of proxy", "proxy CPU", "sidecar CPU")
+    columns = (
+        "size",
+        "mark",
+        "direct",
+        "C proxy",
+        "bare Python",
+        "sidecar",
+        "GB/s",
+        "of proxy",
+        "proxy CPU",
+        "sidecar CPU",
+    )
     note = "messages/s; GB/s through the sidecar; CPU: us a message, of the process in the middle"
     table = Table("Through sockets", columns, note=note)
     for name, size in SIZES.items():
-        row = measure(size, COUNTS[name] // (3 if quick else 1), 2 if quick else ROUNDS)
+        row = measure(size, COUNTS[name] // (5 if quick else 1), 2 if quick else ROUNDS)
         section.data[name] = row
         per_second, cpu = row["per_second"], row["cpu_s"]
         table.rows.append((
             name,
             f"{size.hwm}",
-            *(f"{per_second[line]:,.0f}" for line in ("direct", "proxy", "sidecar")),
+            *(f"{per_second[line]:,.0f}" for line in ("direct", "proxy", "relay", "sidecar")),
             f"{per_second['sidecar'] * row['bytes'] / 1e9:.2f}",
             f"{row['of_proxy']:.2f}",
             *(f"{cpu[line] * 1e6:,.1f}" for line in ("proxy", "sidecar")),
@@ -77,12 +88,14 @@ def benchmark(quick: bool) -> Section:
 def measure(size: Size, number: int, rounds: int) -> dict[str, Any]:
     """One size over all lines, in turn: medians of all runs, and the median ratio of runs side by side."""
     nbytes = sum(map(len, next(messages(size, 0, 1))))
-    runs: dict[str, list[dict[str, float]]] = {"direct": [], "proxy": [], "sidecar": []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in ("direct", "proxy", "relay", "sidecar")}
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as opened:
         folder = Path(name)
         sidecar = opened.enter_context(closing(Sidecar(folder, size.hwm)))
         sidecar.wait_for("/healthz")
-        lines = [Line(folder, size.hwm), opened.enter_context(closing(Proxy(folder, size.hwm))), sidecar]
+        proxy = opened.enter_context(closing(Proxy(folder, size.hwm)))
+        relay = opened.enter_context(closing(Relay(folder, size.hwm, size.name)))
+        lines = [Line(folder, size.hwm), proxy, relay, sidecar]
         for line in lines[1:]:
             transfer(line, size, max(number // 10, 10))
         for _ in range(rounds):
