@@ -7,7 +7,7 @@ import contextlib
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.wire.framing import Framing
 
@@ -30,6 +30,9 @@ _EPILOG = """examples:
 
 Without --rate or --speed messages go out as fast as they are taken. Latency counts from the time a
 message was due. Exit code 4 if messages were not taken, or were not seen where they were watched for."""
+
+
+_MODALITIES: Final = ("text", "image", "video", "audio", "mixed")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -69,6 +72,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     what.add_argument("--duration", metavar="T", help="stop after T")
     what.add_argument("--limit", type=int, metavar="N", help="stop after N messages")
     what.add_argument("--direction", choices=["ingress", "egress"], help="default: that of the first message")
+    what.add_argument("--rid", action="append", default=[], metavar="PATTERN", help="only rids like this one")
+    what.add_argument("--modality", action="append", default=[], choices=_MODALITIES, help="only these requests")
     what.add_argument(
         "--rids", choices=["loop", "keep", "fresh"], default="loop",
         help="loop: from the second loop on with an ending (default); keep: as recorded; fresh: new in every run",
@@ -164,6 +169,7 @@ def _options(args: argparse.Namespace) -> Options:
 def _plan(args: argparse.Namespace) -> Plan:
     from sidecar.errors import UsageError
     from sidecar.recording import Direction
+    from sidecar.replay.select import Selection, Selector
     from sidecar.replay.workload import Plan
 
     framing = Framing(args.framing) if args.framing else None
@@ -187,6 +193,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         args.limit,
         args.preload,
         suffixes[args.rids],
+        Selector(Selection(args.rid, args.modality)) if args.rid or args.modality else None,
     )
 
 

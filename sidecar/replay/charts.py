@@ -29,7 +29,7 @@ class Line:
     y: ArrayLike
 
 
-def _nice_ticks(high: float) -> list[float]:
+def nice_ticks(high: float) -> list[float]:
     """From 0 to `high` in steps of 1, 2 or 5 · 10^k."""
     if high <= 0:
         return [0.0, 1.0]
@@ -45,7 +45,7 @@ class _Frame:
     def __init__(
         self, title: str, x_ticks: Sequence[tuple[float, str]], y_high: float, y_label: Callable[[float], str]
     ) -> None:
-        ticks = _nice_ticks(y_high)
+        ticks = nice_ticks(y_high)
         self._y_high = ticks[-1]
         self.parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'

@@ -22,7 +22,7 @@ from zmq.utils.monitor import recv_monitor_message
 _EVENTS: Final = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _SETTLE_MIN_S: Final = 0.025
 _CHECK_EVERY_S: Final = 0.005
-_STALL_S: Final = 0.1
+_STALL_S: Final = 1.0
 
 
 class Taken(NamedTuple):

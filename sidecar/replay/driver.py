@@ -10,7 +10,7 @@ import gc
 import heapq
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -21,12 +21,11 @@ from sidecar.replay.pacing import Pacer
 from sidecar.replay.results import Results
 from sidecar.replay.rewrite import abort_frames
 from sidecar.replay.targets import Target
-from sidecar.replay.workload import Shot
+from sidecar.replay.workload import BATCH, Shot, Workload
 from sidecar.wire.framing import Framing
 
 _NS: Final = 1_000_000_000
 _LOOK_EVERY: Final = 32
-_BATCH: Final = 256
 _WAIT_S: Final = 0.1
 
 
@@ -95,7 +94,7 @@ class Driver:
         try:
             try:
                 if self._options.free_running and not self._target.observes:
-                    self._flood(iter(shots))
+                    self._flood(shots)
                 else:
                     self._send_all(shots)
             finally:
@@ -104,6 +103,7 @@ class Driver:
         finally:
             gc.unfreeze()
             self.results.facts |= self._facts(sending_ns)
+            self.results.count_from(self._start)
         return self.results
 
     def _facts(self, sending_ns: int) -> dict[str, Any]:
@@ -148,38 +148,46 @@ class Driver:
                 self._note(shot, due, now)
         self._progress(number)
 
-    def _flood(self, shots: Iterator[Shot]) -> None:
+    def _flood(self, shots: Iterable[Shot]) -> None:
         """`_send_all` without anything between two messages. A message is due when the one before it has been
         sent; the warm-up ends with a batch."""
-        start, send, clock = self._start, self._target.send, time.perf_counter_ns
-        end = None if self._options.duration_ns is None else start + self._options.duration_ns
-        while batch := tuple(islice(shots, _BATCH)):
-            if self._stopped() or (end is not None and clock() >= end):
-                return
+        clock = time.perf_counter_ns
+        end = None if self._options.duration_ns is None else self._start + self._options.duration_ns
+        for batch in shots.batches() if isinstance(shots, Workload) else batched(iter(shots)):
             times = [clock()]
-            for shot in batch:
-                if not send(shot.frames):
-                    self.sent += len(times) - 1
-                    self._push(shot)
-                    self.sent -= len(times) - 1
-                times.append(clock())
-            self.sent += len(batch)
+            if self._stopped() or (end is not None and times[0] >= end):
+                return
+            while len(times) <= len(batch):
+                begun = len(times) - 1
+                self._target.send_many(batch[begun:] if begun else batch, times)
+                self.sent += len(times) - 1 - begun
+                if len(times) <= len(batch):
+                    self._push(batch[len(times) - 1])
+                    self.sent += 1
+                    times.append(clock())
             self._progress(self.sent)
-            if times[-1] - start >= self._options.warmup_ns and self.sent > self._options.warmup:
-                self.results.extend(batch, [moment - start for moment in times])
+            if times[-1] - self._start >= self._options.warmup_ns and self.sent > self._options.warmup:
+                self._note_batch(batch, times)
+
+    def _note_batch(self, batch: Sequence[Shot], times: list[int]) -> None:
+        due, sent = times[:-1], times[1:]
+        if any(shot.kind is not MessageKind.GENERATE for shot in batch):
+            kept = [i for i, shot in enumerate(batch) if shot.kind is MessageKind.GENERATE]
+            batch, due, sent = [batch[i] for i in kept], [due[i] for i in kept], [sent[i] for i in kept]
+        self.results.extend([shot.about for shot in batch], due, sent)
 
     def _note(self, shot: Shot, due: int, now: int) -> None:
-        options, start = self._options, self._start
-        if len(self.results) or (self.sent > options.warmup and now - start >= options.warmup_ns):
-            self.results.append(due - start, now - start, shot.nbytes, shot.modality, shot.rid)
+        options, rid = self._options, shot.about.rid
+        if len(self.results) or (self.sent > options.warmup and now - self._start >= options.warmup_ns):
+            self.results.append(due, now, shot.about)
             index = len(self.results) - 1
         else:
             index = -1
-        if self._target.observes and shot.rid:
-            self._waiting[shot.rid] = index
-        if options.abort_rate and shot.rid and self._random.random() < options.abort_rate:
+        if self._target.observes and rid:
+            self._waiting[rid] = index
+        if options.abort_rate and rid and self._random.random() < options.abort_rate:
             at = now + int(self._random.random() * options.abort_after_ns)
-            heapq.heappush(self._aborts, (at, shot.rid))
+            heapq.heappush(self._aborts, (at, rid))
 
     def _push(self, shot: Shot) -> None:
         """Send a message that the target did not take at once."""
@@ -246,7 +254,7 @@ class Driver:
         if self._aborts:
             self._send_aborts()
         found = self._target.seen()
-        now = time.perf_counter_ns() - self._start
+        now = time.perf_counter_ns()
         any_seen = False
         for rid, final, outcome in found:
             any_seen = True
@@ -274,3 +282,9 @@ class Driver:
             index = self._waiting.pop(rid, -1)
             if index >= 0:  # it may yet be seen or not; nobody waits for it any more
                 self.results.outcome[index] = "aborted"
+
+
+def batched(shots: Iterator[Shot]) -> Iterator[Sequence[Shot]]:
+    """Shots in batches."""
+    while batch := tuple(islice(shots, BATCH)):
+        yield batch

@@ -19,6 +19,7 @@ from sidecar.errors import TransportError
 from sidecar.replay.decode import MessageKind, Undecodable, peek, unpack
 from sidecar.replay.endpoint import attach, new_socket
 from sidecar.replay.targets import COPY_BELOW, Seen, wait_readable
+from sidecar.replay.workload import Shot
 from sidecar.wire.framing import Framing
 from sidecar.wire.handshake import HandshakeError, handshake_address, read_status, worker_addresses
 from sidecar.wire.msgpack import Buffer
@@ -114,6 +115,12 @@ class GatewayTarget:
                 return False
             raise
         return True
+
+    def send_many(self, shots: Sequence[Shot], times: list[int]) -> None:
+        for shot in shots:
+            if not self.send(shot.frames):
+                return
+            times.append(time.perf_counter_ns())
 
     def _rank_of(self, frames: Sequence[Buffer]) -> bytes:
         """The rank for a message: the next one for a request, for an abort the one that has the request."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from sidecar.replay.charts import Line, bar_chart, line_chart
+from sidecar.replay.charts import Line, bar_chart, line_chart, nice_ticks
 from sidecar.replay.histogram import Histogram
 from sidecar.replay.pacing import format_duration
 from sidecar.replay.render import default_edges, percentile_name
@@ -87,7 +87,11 @@ def _time_axis(summary: Summary) -> tuple[list[float], float, list[tuple[float, 
     n = len(series.sent)
     end = n * series.interval_s
     places = [(i + 0.5) * series.interval_s for i in range(n)]
-    return places, end, [(end * i / 6, format_duration(end * i / 6 * 1e9)) for i in range(7)]
+    return places, end, [(tick, _time(tick * 1e9)) for tick in nice_ticks(end) if tick <= end]
+
+
+def _time(ns: float) -> str:
+    return format_duration(ns) if ns else "0"
 
 
 def _throughput(summary: Summary) -> str:
@@ -103,7 +107,7 @@ def _over_time(summary: Summary) -> str:
     places, end, ticks = _time_axis(summary)
     lines = [Line("p50", places, summary.series.p50), Line("p99", places, summary.series.p99)]
     title = f"Latency over time ({MEASURES[summary.headline]})"
-    return line_chart(title, lines, ticks, end, format_duration)
+    return line_chart(title, lines, ticks, end, _time)
 
 
 def _curve(summary: Summary) -> str:
@@ -114,7 +118,7 @@ def _curve(summary: Summary) -> str:
     percents = 100 * (1 - 10.0**-places)
     ticks = [(-math.log10(1 - p / 100), f"{p:g}%") for p in _NINES if -math.log10(1 - p / 100) <= nines]
     line = Line("latency", places, [histogram.percentile(p) for p in percents])
-    return line_chart(f"Latency by percentile ({MEASURES[summary.headline]})", [line], ticks, nines, format_duration)
+    return line_chart(f"Latency by percentile ({MEASURES[summary.headline]})", [line], ticks, nines, _time)
 
 
 def _histogram(summary: Summary, edges: Sequence[float] | None) -> str:

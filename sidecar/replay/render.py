@@ -164,10 +164,10 @@ def as_csv(results: Results) -> str:
         times = (results.due[i], results.sent[i], results.first[i], results.done[i])
         writer.writerow(
             [
-                results.rid[i],
-                results.modality[i],
+                results.about[i].rid,
+                results.about[i].modality,
                 results.outcome[i],
-                results.nbytes[i],
+                results.about[i].nbytes,
                 *("" if time < 0 else f"{time / _NS:.9f}" for time in times),
             ]
         )

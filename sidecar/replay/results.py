@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import UsageError
-from sidecar.replay.decode import MessageKind
-from sidecar.replay.workload import Shot
+from sidecar.replay.workload import About
 
 FORMAT: Final = "sidecar-results"
 VERSION: Final = 1
@@ -40,10 +39,8 @@ class Results:
     sent: array[int] = field(default_factory=lambda: array("q"))
     first: array[int] = field(default_factory=lambda: array("q"))
     done: array[int] = field(default_factory=lambda: array("q"))
-    nbytes: array[int] = field(default_factory=lambda: array("q"))
-    modality: list[str] = field(default_factory=list)
+    about: list[About] = field(default_factory=list)
     outcome: list[str] = field(default_factory=list)
-    rid: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.due)
@@ -52,33 +49,29 @@ class Results:
         """One of the times as int64 [n]."""
         return np.array(getattr(self, name), np.int64)
 
-    def append(self, due: int, sent: int, nbytes: int, modality: str, rid: str) -> None:
+    def append(self, due: int, sent: int, about: About) -> None:
         """Add a request that has been sent."""
-        self.due.append(due)
-        self.sent.append(sent)
-        self.first.append(UNSEEN)
-        self.done.append(UNSEEN)
-        self.nbytes.append(nbytes)
-        self.modality.append(modality)
-        self.outcome.append("sent")
-        self.rid.append(rid)
+        self.extend([about], [due], [sent])
 
-    def extend(self, shots: Sequence[Shot], times: Sequence[int]) -> None:
-        """Add the generate requests among shots that were sent one after the other: number i was due at
-        times[i] and sent at times[i + 1]."""
-        due, sent = times[:-1], times[1:]
-        if any(shot.kind is not MessageKind.GENERATE for shot in shots):
-            kept = [i for i, shot in enumerate(shots) if shot.kind is MessageKind.GENERATE]
-            shots, due, sent = [shots[i] for i in kept], [due[i] for i in kept], [sent[i] for i in kept]
-        unseen = array("q", [UNSEEN]) * len(shots)
+    def extend(self, about: Sequence[About], due: Sequence[int], sent: Sequence[int]) -> None:
+        """Add requests that have been sent."""
+        self.about.extend(about)
         self.due.extend(due)
         self.sent.extend(sent)
+        unseen = _UNSEEN * len(about)
         self.first.extend(unseen)
         self.done.extend(unseen)
-        self.nbytes.extend([shot.nbytes for shot in shots])
-        self.modality.extend([shot.modality for shot in shots])
-        self.outcome.extend(["sent"] * len(shots))
-        self.rid.extend([shot.rid for shot in shots])
+        self.outcome.extend(_SENT * len(about))
+
+    def count_from(self, start: int) -> None:
+        """Make times of a clock into times from the start of the run."""
+        for times in (self.due, self.sent, self.first, self.done):
+            values = np.frombuffer(times, np.int64)
+            values[values >= 0] -= start
+
+
+_UNSEEN: Final = array("q", [UNSEEN])
+_SENT: Final = ["sent"]
 
 
 def save(results: Results, path: str) -> None:
@@ -92,12 +85,12 @@ def save(results: Results, path: str) -> None:
 
 def _lines(results: Results) -> Iterator[str]:
     yield json.dumps({"format": FORMAT, "version": VERSION, **results.facts}) + "\n"
-    for row in zip(
-        results.due, results.sent, results.first, results.done, results.nbytes,
-        results.modality, results.outcome, results.rid, strict=True,
-    ):  # fmt: skip
-        first, done = (None if time == UNSEEN else time for time in row[2:4])
-        yield json.dumps([*row[:2], first, done, *row[4:]]) + "\n"
+    rows = zip(
+        results.due, results.sent, results.first, results.done, results.about, results.outcome, strict=True
+    )  # fmt: skip
+    for due, sent, *seen, about, outcome in rows:
+        first, done = (None if time == UNSEEN else time for time in seen)
+        yield json.dumps([due, sent, first, done, about.nbytes, about.modality, outcome, about.rid]) + "\n"
 
 
 def load(path: str) -> Results:
@@ -126,7 +119,7 @@ def _parse(lines: Iterable[str], name: str) -> Results:
                 f"{name}: line {number} is no request: [due, sent, first, done, bytes, modality, outcome, rid]"
             )
         due, sent, first, done, nbytes, modality, outcome, rid = row
-        results.append(due, sent, nbytes, modality, rid)
+        results.append(due, sent, About(nbytes, modality, rid))
         results.first[-1] = UNSEEN if first is None else first
         results.done[-1] = UNSEEN if done is None else done
         results.outcome[-1] = outcome

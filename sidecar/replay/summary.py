@@ -74,10 +74,10 @@ def summarize(results: Results, intervals: int = 60) -> Summary:
     return Summary(
         results.facts,
         len(results),
-        int(results.times("nbytes").sum()),
+        sum(about.nbytes for about in results.about),
         latency,
         headline,
-        _grouped(results.modality, spent),
+        _grouped([about.modality for about in results.about], spent),
         _grouped(results.outcome, spent),
         _series(results, due, taken, spent, intervals),
     )
@@ -109,8 +109,8 @@ def _series(
 ) -> Series:
     end = max((int(times.max()) for times in taken.values() if times.size), default=0) + 1
     seconds = max(end / _NS, 1e-6)
-    interval_s = 1.0 if 10 <= seconds <= intervals else seconds / intervals
-    count = max(1, int(np.ceil(seconds / interval_s)))
+    count = round(seconds) if 10 <= seconds <= intervals else intervals
+    interval_s = seconds / count
     edge = interval_s * _NS
 
     def bins(times: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -130,7 +130,7 @@ def _series(
         interval_s,
         np.bincount(bins(taken["handover"]), minlength=count),
         np.bincount(bins(seen), minlength=count),
-        np.bincount(bins(taken["handover"]), results.times("nbytes"), minlength=count).astype(np.int64),
+        np.bincount(bins(taken["handover"]), [about.nbytes for about in results.about], count).astype(np.int64),
         p50,
         p99,
     )

@@ -13,6 +13,7 @@ from sidecar.errors import TransportError
 from sidecar.replay.decode import MessageKind, glance, peek
 from sidecar.replay.delivery import Delivery
 from sidecar.replay.endpoint import attach, new_socket
+from sidecar.replay.workload import Shot
 from sidecar.wire.framing import Framing
 from sidecar.wire.msgpack import Buffer
 from sidecar.wire.tokenspeed import GENERATE_TAG
@@ -34,7 +35,8 @@ class Seen(NamedTuple):
 class Target(Protocol):
     """A peer that takes messages, and perhaps shows what became of them.
 
-    `send` answers False when the peer takes nothing now. `seen` never waits. `wait` returns when
+    `send` answers False when the peer takes nothing now. `send_many` sends until then, and adds to `times`
+    when each had been sent, on the clock of `time.perf_counter_ns`. `seen` never waits. `wait` returns when
     something was seen or the time is over; `wait_writable` when the peer may take a message.
     `finish` raises `TransportError` if the peer has not taken what it was sent.
     """
@@ -43,6 +45,7 @@ class Target(Protocol):
 
     def open(self, timeout_s: float) -> None: ...
     def send(self, frames: Sequence[Buffer]) -> bool: ...
+    def send_many(self, shots: Sequence[Shot], times: list[int]) -> None: ...
     def seen(self) -> Iterable[Seen]: ...
     def wait(self, timeout_s: float) -> None: ...
     def wait_writable(self, timeout_s: float) -> None: ...
@@ -113,6 +116,21 @@ class PushTarget:
         except zmq.Again:
             return False
         return True
+
+    def send_many(self, shots: Sequence[Shot], times: list[int]) -> None:
+        # One call a batch, nothing but the socket's own `send` a message: a loop through `send` above reaches
+        # 0.75 of the speed of one that only sends 1 KB messages, this one 0.9.
+        send, clock, done = self._socket.send, time.perf_counter_ns, times.append
+        try:
+            for shot in shots:
+                frames = shot.frames
+                if len(frames) == 1 and len(frames[0]) < COPY_BELOW:
+                    send(frames[0], zmq.NOBLOCK)
+                else:
+                    self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+                done(clock())
+        except zmq.Again:
+            return
 
     def seen(self) -> Iterable[Seen]:
         if self._observe is None:

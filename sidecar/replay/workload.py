@@ -18,16 +18,25 @@ from sidecar.wire.msgpack import Buffer
 READ_AHEAD_BYTES: Final = 256 << 20
 """Of a file this much is read before the first message is sent, so that reading does not cost speed."""
 
+BATCH: Final = 256
+_OBJECT_BYTES: Final = 500
+"""What the Python objects around a message's bytes take, roughly."""
+
+
+class About(NamedTuple):
+    """What the results keep of a message. `rid` is empty for one that has none, or several."""
+
+    nbytes: int
+    modality: str
+    rid: str
+
 
 class Shot(NamedTuple):
-    """A message ready to be sent. `mono_ns` is its clock in the recording; `rid` is empty for messages
-    that have none, or several."""
+    """A message ready to be sent. `mono_ns` is its clock in the recording."""
 
     frames: Sequence[Buffer]
     kind: MessageKind
-    rid: str
-    modality: str
-    nbytes: int
+    about: About
     mono_ns: int
 
 
@@ -61,46 +70,52 @@ class Workload:
         self.truncated = ""
         self._plan = plan
         self._direction = plan.direction
-        self._ahead: list[list[Shot]] = []
-        self._rest: Iterator[list[Shot]] = iter(())
+        self._ahead: list[Shot] = []
+        self._rest = self._read()
         pipe = plan.recording == "-" or not _is_file_or_folder(plan.recording)
         self._whole = plan.preload or (pipe and plan.loops != 1)
-        self._rest = self._read()
         if self._whole or not pipe:
             self._fill(None if self._whole else READ_AHEAD_BYTES)
 
     def __iter__(self) -> Iterator[Shot]:
-        shots = self._loops()
-        return shots if self._plan.limit is None else itertools.islice(shots, self._plan.limit)
+        return itertools.chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[Sequence[Shot]]:
+        """The shots in batches as they are at hand: what was read ahead in large ones, the rest record by record."""
+        left = self._plan.limit
+        for loop in itertools.count():
+            suffix = self._plan.suffix(loop)
+            sent = False
+            for batch in self._source(loop):
+                shots = [_renamed(shot, suffix) for shot in batch] if suffix else batch
+                if left is not None:
+                    shots = shots[:left]
+                    left -= len(shots)
+                sent = sent or bool(shots)
+                yield shots
+                if left == 0:
+                    return
+            if loop + 1 == self._plan.loops or not sent:
+                return
 
     def _fill(self, budget: int | None) -> None:
         for shots in self._rest:
-            self._ahead.append(shots)
+            self._ahead.extend(shots)
             if budget is not None:
-                budget -= sum(shot.nbytes for shot in shots) + 500  # and the objects around the bytes
+                budget -= sum(shot.about.nbytes + _OBJECT_BYTES for shot in shots)
                 if budget < 0:
                     return
             if self._plan.limit is not None and len(self._ahead) >= self._plan.limit:
                 return
         self._whole = True
 
-    def _loops(self) -> Iterator[Shot]:
-        for loop in itertools.count():
-            suffix = self._plan.suffix(loop)
-            sent = False
-            for shots in self._source(loop):
-                for shot in shots:
-                    sent = True
-                    yield _renamed(shot, suffix) if suffix else shot
-            if loop + 1 == self._plan.loops or not sent:
-                return
+    def _source(self, loop: int) -> Iterator[Sequence[Shot]]:
+        if loop and not self._whole:
+            return self._read()
+        ahead = (self._ahead[i : i + BATCH] for i in range(0, len(self._ahead), BATCH))
+        return ahead if loop else itertools.chain(ahead, self._rest)
 
-    def _source(self, loop: int) -> Iterator[list[Shot]]:
-        if loop == 0:
-            return itertools.chain(self._ahead, self._rest)
-        return iter(self._ahead) if self._whole else self._read()
-
-    def _read(self) -> Iterator[list[Shot]]:
+    def _read(self) -> Iterator[Sequence[Shot]]:
         plan = self._plan
         with Reader(plan.recording) as reader:
             for record in reader:
@@ -120,15 +135,16 @@ def _shots(record: Record, framing: Framing) -> Iterator[Shot]:
     messages = reframe(record.frames, record.framing, framing, envelope)
     for number, frames in enumerate(messages):
         rid = envelope.rids[number] if len(messages) == len(envelope.rids) else ""
-        nbytes = sum(map(len, frames))
-        yield Shot(frames, envelope.kind, rid, modality, nbytes, record.mono_ns)
+        about = About(sum(map(len, frames)), modality, rid)
+        yield Shot(frames, envelope.kind, about, record.mono_ns)
 
 
 def _renamed(shot: Shot, suffix: str) -> Shot:
     """The shot with other rids. Its framing shows in its first frame: a typed one's is a type byte."""
     framing = Framing.TYPED if len(shot.frames) > 1 and len(shot.frames[0]) == 1 else Framing.NATIVE
     frames = rename(shot.frames, framing, peek(shot.frames, framing), suffix)
-    return shot._replace(frames=frames, rid=shot.rid + suffix if shot.rid else "")
+    about = shot.about
+    return shot._replace(frames=frames, about=about._replace(rid=about.rid + suffix if about.rid else ""))
 
 
 def _is_file_or_folder(path: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import socket
 import subprocess
 import sys
@@ -66,7 +68,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 
 def run(tmp_path: Path, *arguments: str) -> int:
-    return main(["replay", *arguments, "--to", f"ipc://{tmp_path}/peer.sock"])
+    return main(["replay", *arguments, "--to", f"ipc://{tmp_path}/peer.sock", "--settle", "10ms"])
 
 
 RIDS = [f"r{i}" for i in range(COUNT)]
@@ -182,6 +184,31 @@ def test_an_empty_recording_is_nothing_to_send(peer: Peer, tmp_path: Path, capsy
     Writer(tmp_path / "empty.rec").close()
     assert run(tmp_path, str(tmp_path / "empty.rec")) == 0
     assert "nothing to send" in capsys.readouterr().err
+
+
+def test_a_terminal_sees_progress(recording: str, peer: Peer, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    command = ["replay", recording, "--to", f"ipc://{tmp_path}/peer.sock", "--rate", "100", "--settle", "10ms"]
+    environment = {**os.environ, "TERM": "xterm"}
+    subprocess.run(
+        [sys.executable, "-m", "sidecar", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        check=True,
+        env=environment,
+    )
+    assert b"sending" in os.read(master, 1 << 16)
+    os.close(master)
+    os.close(slave)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rids"),
+    [(["--rid", "r1*"], ["r1", *(f"r{i}" for i in range(10, 20))]), (["--modality", "image"], RIDS[::4])],
+)
+def test_a_choice_is_sent(recording: str, peer: Peer, tmp_path: Path, arguments: list[str], rids: list[str]) -> None:
+    assert run(tmp_path, recording, *arguments, "--quiet") == 0
+    assert peer.rids() == rids
 
 
 def test_an_interrupted_run_keeps_its_results(recording: str, peer: Peer, tmp_path: Path) -> None:

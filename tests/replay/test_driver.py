@@ -11,9 +11,9 @@ from sidecar.errors import TransportError
 from sidecar.replay.decode import MessageKind, peek
 from sidecar.replay.driver import Driver, Options
 from sidecar.replay.pacing import constant
-from sidecar.replay.results import UNSEEN
+from sidecar.replay.results import UNSEEN, Results
 from sidecar.replay.targets import Seen
-from sidecar.replay.workload import Shot
+from sidecar.replay.workload import About, Shot
 from sidecar.wire.framing import Framing
 from sidecar.wire.msgpack import Buffer
 
@@ -49,6 +49,12 @@ class FakeTarget:
         self.most = max(self.most, len(self._pending))
         return True
 
+    def send_many(self, shots: Sequence[Shot], times: list[int]) -> None:
+        for shot in shots:
+            if not self.send(shot.frames):
+                return
+            times.append(time.perf_counter_ns())
+
     def seen(self) -> Iterable[Seen]:
         if self._mute:
             return []
@@ -75,7 +81,11 @@ class FakeTarget:
 
 
 def shots(n: int, kind: MessageKind = MessageKind.GENERATE) -> list[Shot]:
-    return [Shot([b"rid-%d" % i], kind, f"rid-{i}", "text", 5, i) for i in range(n)]
+    return [Shot([b"rid-%d" % i], kind, About(5, "text", f"rid-{i}"), i) for i in range(n)]
+
+
+def rids(results: Results) -> list[str]:
+    return [about.rid for about in results.about]
 
 
 def test_everything_is_sent_in_order() -> None:
@@ -85,7 +95,7 @@ def test_everything_is_sent_in_order() -> None:
     assert [bytes(frames[0]) for frames in target.sent] == [b"rid-%d" % i for i in range(1000)]
     assert target.finished
     assert len(results) == driver.sent == results.facts["messages"] == 1000
-    assert results.rid == [f"rid-{i}" for i in range(1000)]
+    assert rids(results) == [f"rid-{i}" for i in range(1000)]
     assert all(due <= sent for due, sent in zip(results.due, results.sent, strict=True))
     assert sorted(results.sent) == list(results.sent)
     assert set(results.done) == {UNSEEN}
@@ -98,7 +108,7 @@ def test_other_messages_are_sent_and_not_measured() -> None:
         mixed = [shot for pair in zip(shots(20), shots(20, MessageKind.ABORT), strict=True) for shot in pair]
         results = Driver(target, options).run(mixed)
         assert (len(target.sent), len(results)) == (40, 20)
-        assert results.rid == [f"rid-{i}" for i in range(20)]
+        assert rids(results) == [f"rid-{i}" for i in range(20)]
 
 
 def test_what_is_seen_is_measured() -> None:
@@ -148,7 +158,7 @@ def test_a_duration_ends_an_endless_recording() -> None:
 
 def test_a_warm_up_is_not_measured() -> None:
     results = Driver(FakeTarget(observes=True), Options(warmup=30)).run(shots(100))
-    assert results.rid == [f"rid-{i}" for i in range(30, 100)]
+    assert rids(results) == [f"rid-{i}" for i in range(30, 100)]
     results = Driver(FakeTarget(observes=True), Options(pacer=constant(1000), warmup_ns=50 * MS)).run(shots(100))
     assert 0 < len(results) <= 50
 
@@ -158,7 +168,7 @@ def test_a_share_of_the_requests_is_aborted() -> None:
     driver = Driver(target, Options(abort_rate=1.0, abort_after_ns=5 * MS, seed=3))
     results = driver.run(shots(50))
     aborted = [peek(frames, Framing.NATIVE).rid for frames in target.sent if len(frames[0]) > 8]
-    assert sorted(aborted) == sorted(results.rid)
+    assert sorted(aborted) == sorted(rids(results))
     assert driver.aborts == 50
     assert set(results.outcome) == {"aborted"}
 

@@ -18,6 +18,7 @@ from sidecar.replay.render import as_csv, as_json, as_text, bucket_labels, defau
 from sidecar.replay.results import UNSEEN, Results, load, save
 from sidecar.replay.summary import summarize
 from sidecar.replay.thresholds import parse_threshold
+from sidecar.replay.workload import About
 
 MS = 1_000_000
 
@@ -26,7 +27,7 @@ def results(n: int = 100, *, observed: bool = True) -> Results:
     """Request i is due at i ms, handed over 10 us later, done i + 1 ms later; every tenth is never seen."""
     run = Results({"recording": "a.rec", "target": "ipc:///x", "messages": n, "sending_s": 0.1, "achieved_rate": 990.0})
     for i in range(n):
-        run.append(i * MS, i * MS + 10_000, 1000, ("text", "image")[i % 2], f"rid-{i}")
+        run.append(i * MS, i * MS + 10_000, About(1000, ("text", "image")[i % 2], f"rid-{i}"))
         if observed and i % 10:
             run.first[i] = run.done[i] = i * MS + (i + 1) * MS
             run.outcome[i] = "rejected" if i == 5 else "forwarded"
@@ -38,7 +39,7 @@ def results(n: int = 100, *, observed: bool = True) -> Results:
 def test_saving_and_loading(rows: list[tuple[int, int, str]]) -> None:
     run = Results({"recording": "a.rec", "number": 7})
     for due, took, text in rows:
-        run.append(due, due + took, took, text, text)
+        run.append(due, due + took, About(took, text, text))
         run.done[-1] = due + took if took % 2 else UNSEEN
     path = Path("/dev/shm") / "sidecar-results-test"
     save(run, str(path))

@@ -19,7 +19,7 @@ from sidecar.replay.endpoint import check_address, open_socket
 from sidecar.replay.gateway import GatewayTarget
 from sidecar.replay.receive import StopSignals, receive
 from sidecar.replay.targets import PushTarget, wait_readable
-from sidecar.replay.workload import Shot
+from sidecar.replay.workload import About, Shot
 from sidecar.wire.framing import Framing
 from tests.build import frames, request
 
@@ -37,7 +37,8 @@ def shots(n: int, size: int = 0, framing: Framing = Framing.NATIVE) -> list[Shot
     messages = [[*frames(request(f"r{i}")), *([bytes(size)] if size else [])] for i in range(n)]
     if framing is Framing.TYPED:
         messages = [[b"\x00", *message] for message in messages]
-    return [Shot(m, MessageKind.GENERATE, f"r{i}", "text", sum(map(len, m)), 0) for i, m in enumerate(messages)]
+    abouts = [About(sum(map(len, message)), "text", f"r{i}") for i, message in enumerate(messages)]
+    return [Shot(m, MessageKind.GENERATE, about, 0) for m, about in zip(messages, abouts, strict=True)]
 
 
 class Taker(threading.Thread):
@@ -56,6 +57,7 @@ class Taker(threading.Thread):
         time.sleep(self._pause)
         while len(self.taken) < self._n and self._socket.poll(3000):
             self.taken.append(self._socket.recv_multipart())
+        time.sleep(0.1)  # who leaves at once leaves the sender in doubt
         self.context.destroy(linger=0)
 
 

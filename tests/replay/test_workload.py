@@ -35,19 +35,19 @@ def path(tmp_path: Path) -> str:
 
 
 def rids(shots: Workload) -> list[str]:
-    return [shot.rid for shot in shots]
+    return [shot.about.rid for shot in shots]
 
 
 def test_the_first_direction_is_sent(path: str) -> None:
     shots = list(Workload(Plan(path)))
-    assert [(shot.kind, shot.rid, shot.modality) for shot in shots] == [
+    assert [(shot.kind, shot.about.rid, shot.about.modality) for shot in shots] == [
         (MessageKind.GENERATE, "a", "text"),
         (MessageKind.GENERATE, "b", "image"),
         (MessageKind.ABORT, "a", ""),
         (MessageKind.CONTROL, "", ""),
     ]
     assert shots[0].mono_ns == 5
-    assert shots[0].nbytes == len(shots[0].frames[0])
+    assert shots[0].about.nbytes == len(shots[0].frames[0])
     assert rids(Workload(Plan(path, Direction.EGRESS))) == ["a"]
 
 
@@ -61,7 +61,7 @@ def test_loops_get_new_rids(path: str) -> None:
     assert rids(Workload(Plan(path, loops=3)))[::4] == ["a", "a.2", "a.3"]
     typed = list(Workload(Plan(path, loops=2, framing=Framing.TYPED)))
     assert msgpack.unpackb(typed[5].frames[1]) == ["a.2"]
-    assert list(itertools.islice(Workload(Plan(path, loops=0)), 10))[8].rid == "a.3"
+    assert list(itertools.islice(Workload(Plan(path, loops=0)), 10))[8].about.rid == "a.3"
     assert rids(Workload(Plan(path, loops=2, suffix=lambda loop: "")))[::4] == ["a", "a"]
 
 
