@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Final
 
 from sidecar.outcome import Envelope, Kind, Outcome
@@ -79,10 +80,9 @@ class OpenRequests:
     def expire(self) -> None:
         """Free what was ended so long ago that the engine has surely let go of it."""
         due = self._clock() - ENDED_WINDOW_S
-        while self._ended:
-            rid, since = next(iter(self._ended.items()))
-            if since > due:
-                return
+        # Collected first: looking for the first entry after each deletion passes over all deleted ones.
+        aged = list(takewhile(lambda rid: self._ended[rid] <= due, self._ended))
+        for rid in aged:
             del self._ended[rid]
             self._on_free(rid)
 
