@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    # Until the event loop takes over, both signals end the process: for PID 1 they have no default action.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
     import asyncio
     import logging
     import time
@@ -48,11 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from sidecar.observability.banner import announce, banner
     from sidecar.service.fills import Fills
     from sidecar.service.shm import SharedMemory
-    from sidecar.service.signals import fail_on_signal
     from sidecar.settings import load
     from sidecar.tokenizer import load_encoder
 
-    fail_on_signal()
     loaded = load(args.config, os.environ, args.set)
     settings = loaded.settings
     logs.setup(settings.log.level, settings.log.format)

@@ -7,23 +7,13 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 from sidecar.cli import EXIT_INTERRUPTED
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger(__name__)
-
-
-def fail_on_signal() -> None:
-    """Until the event loop takes over: end at once, also as PID 1, whose signals have no default action."""
-    for number in SIGNALS:
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 class StopSignals:
@@ -45,7 +35,7 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number in SIGNALS:
             self._loop.remove_signal_handler(number)
-        fail_on_signal()
+            signal.signal(number, signal.default_int_handler)
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
