@@ -274,11 +274,6 @@ def describe(request: Any, *, facts: bool) -> dict[str, Any]:
     if not facts:
         return found
     found |= {"input_ids": request.input_ids, "unpadded": request.input_ids_unpadded, "media": None}
-    sampling = request.sampling_params
-    found["sampling"] = [
-        value if not isinstance(value, set) else sorted(value)
-        for value in (getattr(sampling, name) for name in sampling.__struct_fields__)
-    ]
     media = request.multimodal_inputs
     if media is not None:
         found["media"] = {
