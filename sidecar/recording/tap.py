@@ -44,11 +44,13 @@ MAX_BYTES: Final = 256 << 20
 
 
 def tap_socket(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
-    """The PUSH of a tap, connected to the recorder's address."""
+    """The PUSH of a tap, connected to the recorder's address.
+
+    It queues from the start, so that nothing is missed while the connection is being made.
+    """
     socket = context.socket(zmq.PUSH)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.SNDHWM, HWM)
-    socket.set(zmq.IMMEDIATE, 1)
     socket.connect(check_tap_address(address))
     return socket
 

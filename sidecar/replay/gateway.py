@@ -46,6 +46,7 @@ class GatewayTarget:
         self._ranks = ranks
         self._owner: dict[str, bytes] = {}
         self._turn = 0
+        self._dead = False
         self._folder = tempfile.TemporaryDirectory(prefix="sidecar-gateway-")
         own = Path(self._folder.name)
         sockets = worker_addresses(address)
@@ -134,14 +135,17 @@ class GatewayTarget:
         return self._owner.setdefault(envelope.rid, ranks[self._turn % len(ranks)])
 
     def seen(self) -> Iterable[Seen]:
-        found = []
+        if self._dead:
+            raise TransportError("the engine says that it is dead (ENGINE_CORE_DEAD)")
+        found: list[Seen] = []
         for _ in range(_RECEIVE_AT_ONCE):
             try:
                 frames = self._output.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
             if frames[-1] == ENGINE_DEAD:
-                raise TransportError("the engine says that it is dead (ENGINE_CORE_DEAD)")
+                self._dead = True  # what came before it counts; whoever looks again is told
+                break
             outputs = read_outputs(frames[-1])
             if outputs is None:
                 raise TransportError(f"an output of {len(frames[-1])} bytes is no BatchTokenIDOutSlim")

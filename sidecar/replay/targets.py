@@ -22,6 +22,8 @@ COPY_BELOW: Final = 64 << 10
 _SPIN_BELOW_S: Final = 0.00015
 _SLEEP_OVERSHOOT_S: Final = 0.00008
 _RECEIVE_AT_ONCE: Final = 256
+_LINGER_MS: Final = 10_000
+"""On a busy machine libzmq's thread may not yet have written what looks as if it had been read."""
 
 
 class Seen(NamedTuple):
@@ -94,6 +96,7 @@ class PushTarget:
         self._observe = observe
         self._observe_framing = observe_framing
         self._settle_s = settle_s
+        self._linger_ms = 0
         self.note = ""
 
     def open(self, timeout_s: float) -> None:
@@ -162,6 +165,7 @@ class PushTarget:
         elif taken.unread:
             verb = "has left with" if taken.left else "has stopped taking messages:"
             raise TransportError(f"{self._address} {verb} {taken.unread} bytes or more unread")
+        self._linger_ms = _LINGER_MS
 
     @property
     def disconnects(self) -> int:
@@ -170,4 +174,4 @@ class PushTarget:
 
     def close(self) -> None:
         self._delivery.close()
-        self._socket.close(linger=1000)
+        self._socket.close(linger=self._linger_ms)

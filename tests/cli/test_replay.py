@@ -37,7 +37,7 @@ class Peer(threading.Thread):
         self._socket.bind(address)
 
     def run(self) -> None:
-        while not self.stop.is_set() or self._socket.poll(0):
+        while not self.stop.is_set() or self._socket.poll(200):
             if self._socket.poll(20):
                 self.messages.append(self._socket.recv_multipart())
         self._context.destroy(linger=0)
@@ -271,6 +271,7 @@ def test_as_a_gateway_before_a_sidecar(recording: str, tmp_path: Path, capsys: p
         )
         assert code == 0, (tmp_path / "log").read_text()
     finally:
+        engine.leave.set()
         relay.kill()
         relay.wait()
     summary = json.loads(capsys.readouterr().out)

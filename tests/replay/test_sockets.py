@@ -193,6 +193,7 @@ class Engine(threading.Thread):
     def __init__(self, handshake: str, rank: int, misbehave: str = "") -> None:
         super().__init__()
         self.aborted: list[str] = []
+        self.leave = threading.Event()
         self.served: list[str] = []
         self._handshake, self._rank, self._misbehave = handshake, rank, misbehave
 
@@ -225,6 +226,7 @@ class Engine(threading.Thread):
                 )
             if len(self.served) >= 20:
                 break
+        self.leave.wait(5)
         context.destroy(linger=1000)
 
 
@@ -238,6 +240,7 @@ def test_a_gateway(context: Context, tmp_path: Path, ranks: int) -> None:
     results = Driver(target, Options(concurrency=3)).run(shots(20 * ranks, framing=Framing.TYPED))
     target.close()
     for engine in engines:
+        engine.leave.set()
         engine.join()
     assert set(results.outcome) == {"stop"}
     assert all(
@@ -255,6 +258,7 @@ def test_an_engine_that_ends_badly(context: Context, tmp_path: Path, misbehave: 
     with pytest.raises(TransportError, match=what):
         Driver(target, Options(timeout_s=3)).run(shots(5, framing=Framing.TYPED))
     target.close()
+    engine.leave.set()
     engine.join()
 
 
