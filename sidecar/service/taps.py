@@ -11,7 +11,7 @@ import zmq
 
 from sidecar.errors import UsageError
 from sidecar.recording import Direction, Framing
-from sidecar.recording.tap import Tap, parse_directions, tap_socket
+from sidecar.recording.tap import Tap, check_tap_address, parse_directions, tap_socket
 from sidecar.wire.msgpack import Buffer
 
 MAX_TAPS: Final = 4
@@ -65,7 +65,7 @@ class Taps:
             return 409, {"error": f"{MAX_TAPS} taps are open already"}
         try:
             directions = parse_directions(query.get("direction", "both"))
-            socket = tap_socket(self._context, address)
+            socket = tap_socket(self._context, check_tap_address(address))
         except UsageError as error:
             return 400, {"error": str(error)}
         except zmq.ZMQError as error:
