@@ -91,7 +91,7 @@ def _fill(out: npt.NDArray[Any], segments: tuple[Segment, ...], templates: Templ
     for segment in segments:
         start, length, base, pattern, skip, count, _ = segment
         if pattern is LINEAR:
-            _text(out, templates, start, length, base + skip)
+            _text(out, templates, start, length, base, skip)
         elif pattern is CONSTANT:
             out[:, start : start + length] = base
         elif count == 1 and skip >= -LEAD:
@@ -106,17 +106,20 @@ def _fill(out: npt.NDArray[Any], segments: tuple[Segment, ...], templates: Templ
             _units(out, templates, segment)
 
 
-def _text(out: npt.NDArray[Any], templates: Templates, start: int, length: int, position: Any) -> None:
+def _text(out: npt.NDArray[Any], templates: Templates, start: int, length: int, base: Any, skip: int) -> None:
     ramp = templates.ramp
-    if type(position) is int and position + length <= RAMP_TOKENS:
-        stop = position + length
+    first, stop = base + skip, base + skip + length
+    if type(base) is int and stop <= RAMP_TOKENS:
         if stop > len(ramp):
             ramp = templates.longer_ramp(stop)
-        out[:, start : start + length] = ramp[position:stop]
-    else:
-        if length > len(ramp):
-            ramp = templates.longer_ramp(length)
-        np.add(ramp[:length], position, out[:, start : start + length])
+        out[:, start : start + length] = ramp[first:stop]
+        return
+    if type(base) is not int and skip > 0:
+        # base + k, and not (base + skip) + (k - skip): a float rounds at every sum.
+        first, ramp = base, ramp[skip:] if skip + length <= len(ramp) else templates.longer_ramp(skip + length)[skip:]
+    elif length > len(ramp):
+        ramp = templates.longer_ramp(length)
+    np.add(ramp[:length], first, out[:, start : start + length])
 
 
 def _units(out: npt.NDArray[Any], templates: Templates, segment: Segment) -> None:

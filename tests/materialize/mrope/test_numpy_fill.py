@@ -111,6 +111,15 @@ def test_long_text_of_floats() -> None:
     assert np.array_equal(fill_numpy(plan)[0], np.arange(n, dtype=np.float32) + np.float32(0.5))
 
 
+def test_a_chunk_of_floats_rounds_as_the_whole_does() -> None:
+    base = np.float32(0.0011200001)
+    whole = Plan(40, 3, FLOAT32, 0, (Segment(0, 40, base, LINEAR),))
+    positions = fill_numpy(whole)
+    assert np.array_equal(positions[0], np.arange(40, dtype=np.float32) + base)
+    for start in range(40):
+        assert np.array_equal(fill_numpy(whole.chunk(start, 40)), positions[:, start:])
+
+
 def test_four_axes() -> None:
     pattern = Pattern((Axis(1, 6), Axis(1, 3), Axis(3, 2), Axis(6, 1)), 6)
     plan = Plan(8, 4, INT64, 0, (Segment(0, 2, 0, LINEAR), Segment(2, 6, (2, 0, 0, 7), pattern)))
