@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.soak import faults, scenarios
 from tests.soak.report import Report
+from tests.soak.workers import SPAWN, idle_lag, start
 
 SCENARIOS: dict[str, Callable[[Report, Path, float], None]] = {
     "million": lambda report, folder, scale: scenarios.million(report, folder, scale, "uvloop"),
@@ -20,6 +21,7 @@ SCENARIOS: dict[str, Callable[[Report, Path, float], None]] = {
     "fairness": scenarios.fairness,
     "shutdown": faults.shutdown,
     "restarts": faults.restarts,
+    "broken-pipe": faults.broken_pipe,
     "network": faults.bad_network,
     "kills": faults.killed_at_random,
 }
@@ -32,10 +34,15 @@ def main(names: list[str]) -> int:
     began = time.monotonic()
     for name in names or SCENARIOS:
         with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+            results, stop = SPAWN.Queue(), SPAWN.Event()
+            idle = start(idle_lag, results, stop)
             try:
                 SCENARIOS[name](report, Path(folder), scale)
             except AssertionError as error:
                 report.check("it went through", str(error), False)
+            stop.set()
+            report.number("loop lag p99 of an idle process beside it", results.get(timeout=10), "s")
+            idle.join()
     print(f"\n{time.monotonic() - began:.0f} s, {len(report.failed)} bounds that do not hold")
     for line in report.failed:
         print(f"  {line}")

@@ -17,7 +17,7 @@ from tests.service.messages import text
 from tests.soak.report import Report
 from tests.soak.scenarios import MODEL, lag
 from tests.soak.watch import settled
-from tests.soak.workers import SPAWN, ImageTemplate, count_arrivals, flood_texts, start
+from tests.soak.workers import SPAWN, ImageTemplate, count_arrivals, flood_texts, stand_still, start
 
 
 def shutdown(report: Report, folder: Path, scale: float) -> None:
@@ -101,6 +101,39 @@ def restarts(report: Report, folder: Path, scale: float) -> None:
             producer.join()
             engine.kill()
             report.check("exit code", code := sidecar.stop(), code == 0, "== 0")
+
+
+def broken_pipe(report: Report, folder: Path, scale: float) -> None:
+    """An engine that hangs and is then killed: what it takes with it is what had been handed over."""
+    kinds = {"text of 250 bytes": 0, "text of 20 kB": 20_000, "image of 1 MB": 1 << 20, "image of 12 MB": 12 << 20}
+    report.title("messages that are lost with an engine that hangs and is killed, by high-water mark on both sides")
+    for hwm in (1, 8, 1000):
+        for name, nbytes in kinds.items():
+            here = folder / f"{hwm}-{nbytes}"
+            here.mkdir(mode=0o700)
+            template = ImageTemplate(nbytes) if nbytes >= 1 << 20 else None
+            settings = {
+                "ingress__hwm": 8,
+                "egress__hwm": hwm,
+                "model__path": MODEL,
+                "limits__inflight_bytes": 512 << 20,
+            }
+            with Sidecar(here, **settings) as sidecar, Producer(sidecar.ingress, 8) as producer:
+                sidecar.wait_until_up()
+                engine = start(stand_still, sidecar.egress, hwm)
+                wait_until(lambda: sidecar.metrics()["sidecar_engine_connected"] == 1)
+                for number in range(12_000 if template is None else 60):
+                    if template is not None:
+                        frames = template.make(f"r{number}", number)
+                    else:
+                        frames = [text(f"r{number}", input_text="x" * nbytes)]
+                    if not producer.offer(*frames, timeout=1.0):
+                        break
+                time.sleep(1.0)
+                engine.kill()
+                engine.join()
+                lost = sidecar.metrics().outcome("forwarded")
+                report.number(f"{name}, high-water marks {hwm}", lost, "messages")
 
 
 def _wait_for_more(sidecar: Sidecar, messages: int, total: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import time
 import zlib
@@ -161,6 +162,29 @@ def count_arrivals(address: str, hwm: int, journal: str) -> None:
             frames = socket.recv_multipart()
             for what, rid in read(frames):
                 file.write(f"{what} {rid}\n")
+
+
+def stand_still(address: str, hwm: int) -> None:
+    """Connect and read nothing: an engine that hangs. libzmq goes on filling its queue."""
+    socket = pull(address, hwm)
+    while True:
+        time.sleep(60)
+        assert not socket.closed
+
+
+async def _measure_lag(late: list[float], stop: EventType) -> None:
+    loop = asyncio.get_running_loop()
+    while not stop.is_set():
+        due = loop.time() + 0.02
+        await asyncio.sleep(0.02)
+        late.append(loop.time() - due)
+
+
+def idle_lag(results: Any, stop: EventType) -> None:
+    """Report the p99 of how late a timer is in a process that does nothing else: what this machine allows."""
+    late: list[float] = []
+    asyncio.run(_measure_lag(late, stop))
+    results.put(sorted(late)[int(len(late) * 0.99)])
 
 
 def start(target: Any, *arguments: Any) -> Any:
