@@ -37,14 +37,16 @@ class Held:
 
     `committed` says that it was about to be handed over when the egress refused it: it is the next one
     to go, and for everybody but the egress it has gone. `sent` counts those of its messages that went.
+    `lane` is its rid, or for a request without one a lane of its own.
     """
 
-    __slots__ = ("committed", "envelope", "future", "laps", "nbytes", "outcome", "sent", "sequence", "stage")
+    __slots__ = ("committed", "envelope", "future", "lane", "laps", "nbytes", "outcome", "sent", "sequence", "stage")
 
     def __init__(self, envelope: Envelope, nbytes: int, sequence: int) -> None:
         self.envelope = envelope
         self.nbytes = nbytes
         self.sequence = sequence
+        self.lane: str | int = envelope.rid if envelope.rid is not None else sequence
         self.stage = Stage.READY
         self.outcome: Outcome | None = None
         self.committed = False

@@ -44,7 +44,7 @@ class Outlet(Protocol):
 
 
 FLUSH_MESSAGES: Final = 64
-FLUSH_S: Final = 0.002
+FLUSH_S: Final = 0.001
 """The loop is given to others after so many messages or so much time of sending what had waited."""
 
 _GENERATE: Final = Kind.GENERATE
@@ -68,11 +68,12 @@ class Lanes:
         self._held = 0
         self._inflight = 0
         self._taken: deque[tuple[Envelope, Outcome, int]] = deque()  # processed, small, and nothing in their way
-        self._lanes: dict[str, deque[Held]] = {}
+        self._lanes: dict[str | int, deque[Held]] = {}
         self._ready: deque[Held] = deque()
         self._bulk: deque[Held] = deque()
         self._gate: deque[Held] = deque()
         self._controls = 0
+        self._aborting: dict[str, int] = {}  # rids of the aborts in `_ready`, and how many name them
         self._behind = 0  # requests that a control message would have to wait for: WAITING, WORKING and BULK
         self._next: deque[Held] = deque()  # WAITING, and now the first of their lanes
         self._moving = False
@@ -146,6 +147,7 @@ class Lanes:
         lanes = [held for lane in self._lanes.values() for held in lane]
         others = [held for held in (*self._ready, *self._bulk, *self._gate) if held.envelope.kind is not _GENERATE]
         self._ready.clear()
+        self._aborting.clear()
         self._bulk.clear()
         self._gate.clear()
         self._next.clear()
@@ -176,7 +178,7 @@ class Lanes:
             return
         held = self._hold(envelope, nbytes)
         held.outcome, held.committed = outcome, True
-        self._ready.append(held)
+        self._get_ready(held)
 
     def _order(self, envelope: Envelope, nbytes: int) -> None:
         """Find the place of a message that something may be in the way of."""
@@ -224,13 +226,23 @@ class Lanes:
         if size > held.nbytes:  # computed positions are larger than the prompt that they are for
             self._flow.take(size - held.nbytes, 0)
             held.nbytes = size
-        queue = self._ready
-        if held.nbytes >= BULK_BYTES and not self._controls:  # nothing may leave around a control message
-            queue, held.stage = self._bulk, Stage.BULK
+        # Nothing may leave around a control message, nor around an abort of its own rid.
+        if held.nbytes >= BULK_BYTES and not self._controls and held.lane not in self._aborting:
+            held.stage = Stage.BULK
             self._behind += 1
-        queue.append(held)
+            self._bulk.append(held)
+            queue = self._bulk
+        else:
+            self._get_ready(held)
+            queue = self._ready
         if queue[0] is held:
             self._send_first(queue)
+
+    def _get_ready(self, held: Held) -> None:
+        self._ready.append(held)
+        if held.envelope.kind is Kind.ABORT:
+            for rid in held.envelope.rids:
+                self._aborting[rid] = self._aborting.get(rid, 0) + 1
 
     def _send_first(self, queue: deque[Held]) -> bool:
         """Hand over the first of a queue. False if there is none, or if it is not taken."""
@@ -274,8 +286,7 @@ class Lanes:
         self._flow.take(nbytes)
         if envelope.kind is _GENERATE:
             self._inflight += 1
-            assert envelope.rid is not None
-            self._lanes.setdefault(envelope.rid, deque()).append(held)
+            self._lanes.setdefault(held.lane, deque()).append(held)
         elif envelope.kind is Kind.CONTROL:
             self._controls += 1
         return held
@@ -284,6 +295,11 @@ class Lanes:
         """A message has left: what it was in the way of goes on. Its bytes are whoever's who has them now."""
         if held.stage is Stage.BULK:
             self._behind -= 1
+        elif held.envelope.kind is Kind.ABORT:
+            for rid in held.envelope.rids:
+                count = self._aborting.pop(rid) - 1
+                if count:
+                    self._aborting[rid] = count
         held.stage = Stage.DONE
         self._held -= 1
         self._flow.give(0, 1)
@@ -295,12 +311,10 @@ class Lanes:
         self._move()
 
     def _leave_lane(self, held: Held) -> None:
-        rid = held.envelope.rid
-        assert rid is not None
-        lane = self._lanes[rid]
+        lane = self._lanes[held.lane]
         lane.remove(held)
         if not lane:
-            del self._lanes[rid]
+            del self._lanes[held.lane]
         elif lane[0].stage is Stage.WAITING:
             self._next.append(lane[0])
 

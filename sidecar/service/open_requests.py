@@ -106,8 +106,8 @@ class RankLedger(Ledger):
         if requests is None:
             return
         if outcome.kind is Kind.GENERATE:
-            assert outcome.rid is not None
-            requests.add(outcome.rid)
+            if outcome.rid is not None:
+                requests.add(outcome.rid)
         elif outcome.kind is Kind.ABORT:
             requests.end(outcome.rids)
 

@@ -358,10 +358,10 @@ class Rank:
             self.lanes.let_go(held)
             envelope = held.envelope
             if envelope.kind is Kind.GENERATE:
-                assert envelope.rid is not None
                 book(envelope)
-                self._shared.context.rids.finish(envelope.rid)
-                rids.append(envelope.rid)
+                if envelope.rid is not None:  # else there is nobody to tell
+                    self._shared.context.rids.finish(envelope.rid)
+                    rids.append(envelope.rid)
             elif envelope.kind is Kind.ABORT:
                 self.ledger.aborts_cancelled(len(envelope.rids))
         return rids

@@ -340,6 +340,36 @@ def test_small_messages_pass_large_ones_that_wait(run: Run) -> None:
     case(run, body)
 
 
+def test_a_large_request_does_not_pass_an_abort_of_its_own_rid(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        bench.egress.room = 0
+        bench.receive(text("first"))
+        bench.receive(abort("again"))  # of an earlier life of the rid
+        bench.receive(text("again"), bytes(BULK_BYTES))
+        bench.unblock()
+        await settle()
+        assert bench.trace == [("add", "first"), ("abort", "again"), ("add", "again")]
+        assert idle(bench)
+
+    case(run, body)
+
+
+def test_requests_without_a_rid_are_held_and_leave_like_all_others(run: Run) -> None:
+    async def body(bench: Bench) -> None:
+        bench.egress.room = 0
+        nameless = msgpack.packb({"token_ids": [1, 2, 3]})
+        for _ in range(3):
+            bench.receive(nameless)
+        assert bench.lanes.inflight == 3
+        bench.unblock()
+        await settle()
+        assert [bytes(frames[0]) for frames in bench.egress.sent] == [nameless] * 3
+        assert bench.count("forwarded") == 3
+        assert idle(bench)
+
+    case(run, body)
+
+
 def test_computed_positions_count_as_held(run: Run) -> None:
     async def body(bench: Bench) -> None:
         bench.receive(text("head"))
