@@ -124,10 +124,15 @@ def test_batches_change_nothing_of_what_leaves(batches: list[tuple[list[tuple[st
                     bench.unblock(int(between.removeprefix("room ")))
             await asyncio.sleep(0)
             assert in_batches.trace == one_by_one.trace
-            assert in_batches.metrics.requests == one_by_one.metrics.requests
-            assert (in_batches.lanes.held, in_batches.lanes.inflight) == (
-                one_by_one.lanes.held,
-                one_by_one.lanes.inflight,
-            )
+        for bench in (one_by_one, in_batches):  # a duplicate behind a full egress is booked sooner in a batch
+            for _ in range(2):
+                while bench.pool.run_one():
+                    await asyncio.sleep(0)
+                bench.unblock()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+        assert in_batches.trace == one_by_one.trace
+        assert in_batches.metrics.requests == one_by_one.metrics.requests
+        assert (in_batches.lanes.held, in_batches.lanes.inflight) == (0, 0)
 
     asyncio.run(main())
