@@ -17,7 +17,7 @@ Handler = Callable[[list[Buffer], int], None]
 """Takes a message's frames and their bytes. What it raises is logged and ends nothing."""
 
 BATCH_MESSAGES: Final = 64
-BATCH_S: Final = 0.002
+BATCH_S: Final = 0.001
 """The loop is given to others after so many messages or so much time."""
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
