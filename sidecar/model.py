@@ -125,6 +125,14 @@ class ModelSpec:
         """The placeholder id of a modality, None where the config has none."""
         return (self.image_token_id, self.video_token_id, self.audio_token_id)[modality - 1]
 
+    def span_token_modality(self, modality: Modality) -> Modality:
+        """The modality whose placeholder fills the spans of this one: GLM's video frames hold the image's.
+
+        Source: transformers 5.24, `Glm4vProcessor`, which writes each frame of a video as an image.
+        """
+        shared = modality is Modality.VIDEO and self.mrope_family in _SHARED_ID_FAMILIES
+        return Modality.IMAGE if shared else modality
+
 
 def grid_tokens(row: tuple[int, int, int], merge: int) -> int:
     """The tokens that a grid row of one of `GRID_TYPES` makes: (h / merge) · (w / merge).

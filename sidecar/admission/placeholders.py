@@ -95,15 +95,14 @@ def check_placeholders(
     as a modality.
     """
     for span, run in zip(spans, runs, strict=True):
-        expected = known.get(span.item.modality)
+        filled_with = spec.span_token_modality(span.item.modality)
+        expected = known.get(filled_with)
         where = f"item {span.item.ordinal}: the span [{span.start}, {span.end}]"
         if run.value is None and (expected is not None or spec.mrope_family is None):
-            what = f"the {span.item.modality.name.lower()} placeholder {expected}" if expected else "one repeated id"
+            what = f"the {filled_with.name.lower()} placeholder {expected}" if expected else "one repeated id"
             raise _mismatch(f"{where} is not {what} throughout")
         if expected is not None and run.value != expected:
-            raise _mismatch(
-                f"{where} holds another id than the {span.item.modality.name.lower()} placeholder {expected}"
-            )
+            raise _mismatch(f"{where} holds another id than the {filled_with.name.lower()} placeholder {expected}")
     for modality, placeholder in () if free else known.items():
         if find_outside(ids, runs, placeholder):
             covered = sum(run_length(span) for span, run in zip(spans, runs, strict=True) if run.value == placeholder)

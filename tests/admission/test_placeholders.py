@@ -19,7 +19,7 @@ from sidecar.admission.placeholders import (
     run_length,
 )
 from sidecar.errors import Reason, Rejection
-from sidecar.model import ModelSpec
+from sidecar.model import ModelSpec, from_config
 from sidecar.wire.ids import IdList, find_ids, locate
 from sidecar.wire.tokenspeed import Modality
 from tests.build import BARE, IMAGE, OMNI, QWEN, VIDEO, item, media, media_view, prompt, views
@@ -40,6 +40,9 @@ def offsets_refused(n: int, *offsets: Any) -> str:
         check_offsets(views(*(item(offsets=entry) for entry in offsets)), n)
     assert caught.value.reason is Reason.OFFSETS_INVALID
     return caught.value.message
+
+
+GLM = from_config({"model_type": "glm4v", "image_token_id": IMAGE, "video_token_id": VIDEO})
 
 
 def test_spans_come_in_prompt_order() -> None:
@@ -126,6 +129,17 @@ def misplaced(ids: list[int], *entries: Any, spec: ModelSpec = QWEN, im: Any = N
         place(ids, *entries, spec=spec, im=im)
     assert caught.value.reason is Reason.PLACEHOLDER_MISMATCH
     return caught.value.message
+
+
+def test_glm_writes_the_frames_of_a_video_with_the_image_placeholder() -> None:
+    frames = item(2, offsets=((1, 2), (4, 5)))
+    still = item(offsets=((7, 7),))
+    place([1, IMAGE, IMAGE, 2, IMAGE, IMAGE, 3, IMAGE], frames, still, spec=GLM)
+    assert misplaced([1, VIDEO, VIDEO, 2, VIDEO, VIDEO], frames, spec=GLM) == (
+        f"item 0: the span [1, 2] holds another id than the image placeholder {IMAGE}"
+    )
+    outside = misplaced([VIDEO, IMAGE, IMAGE, 2, IMAGE, IMAGE], frames, spec=GLM)
+    assert outside == f"the prompt holds the video placeholder {VIDEO} 1 times, the spans cover 0 of them"
 
 
 def test_spans_of_placeholders() -> None:
