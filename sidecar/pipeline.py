@@ -146,6 +146,14 @@ def encode_abort(rids: Sequence[str], framing: Framing) -> Sequence[Sequence[Buf
     return [[encode_abort_req(rid)] for rid in rids]
 
 
+def narrow_abort(envelope: Envelope, rids: Sequence[str], context: Context) -> Outcome:
+    """An abort of only these of its rids: the requests of the others have been taken back."""
+    messages = encode_abort(rids, context.policy.egress_framing)
+    return Outcome(
+        Kind.ABORT, Result.FORWARDED, envelope.dialect, rids=tuple(rids), messages=messages, envelope=envelope
+    )
+
+
 def commit(outcome: Outcome, context: Context) -> Outcome:
     """Remember what is being handed over; to be called once an outcome, in the order of sending.
 
@@ -174,6 +182,12 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
     if outcome.rid is not None:
         context.rids.forwarded(outcome.rid, now)
     return outcome
+
+
+def withdraw(outcome: Outcome, context: Context) -> None:
+    """Undo `commit` for a message without media that was not taken, so that an abort can take it back."""
+    if outcome.kind is Kind.GENERATE and outcome.rid is not None:
+        context.rids.withdraw(outcome.rid)
 
 
 def run(frames: Sequence[Buffer], context: Context, lap: Lap = no_lap) -> Outcome:

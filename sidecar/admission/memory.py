@@ -102,6 +102,12 @@ class RidMemory:
         elif self._recent.window > 0:
             self._recent.put(_key(rid), True, now)
 
+    def withdraw(self, rid: str) -> None:
+        """A request with this rid has not been handed over after all."""
+        key = _key(rid)
+        self._live.discard(key)
+        self._recent.discard(key)
+
     def finish(self, rid: str) -> None:
         """The engine has sent the last output of this rid."""
         self._live.discard(_key(rid))

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from sidecar.context import Context
 from sidecar.outcome import Envelope, Kind, Outcome, Result
-from sidecar.pipeline import commit, encode_abort, open_message, process
+from sidecar.pipeline import commit, narrow_abort, open_message, process, withdraw
 from sidecar.service.held import Held, Stage
 from sidecar.service.ledger import Ledger
 from sidecar.transport.egress import BULK_BYTES, REFERENCE_BYTES
@@ -160,7 +160,7 @@ class Lanes:
     def _pass(self, envelope: Envelope, outcome: Outcome, nbytes: int) -> None:
         """Hand over a processed message, behind what is held; hold it if the egress does not take it."""
         ledger = self._ledger
-        if self._held or nbytes >= REFERENCE_BYTES or len(outcome.messages) != 1:
+        if self._held or outcome.contents or nbytes >= REFERENCE_BYTES or len(outcome.messages) != 1:
             if outcome.result is _DROPPED:
                 ledger.dropped(envelope, outcome)
             else:
@@ -177,7 +177,8 @@ class Lanes:
             ledger.handed_over(outcome, nbytes if frames is envelope.message.frames else sum(map(len, frames)))
             return
         held = self._hold(envelope, nbytes)
-        held.outcome, held.committed = outcome, True
+        held.outcome = outcome
+        withdraw(outcome, self._context)
         self._get_ready(held)
 
     def _order(self, envelope: Envelope, nbytes: int) -> None:
@@ -365,14 +366,7 @@ class Lanes:
             if not passing:
                 self._move()
                 return
-            outcome = Outcome(
-                Kind.ABORT,
-                Result.FORWARDED,
-                envelope.dialect,
-                rids=tuple(passing),
-                messages=encode_abort(passing, self._context.policy.egress_framing),
-                envelope=envelope,
-            )
+            outcome = narrow_abort(envelope, passing, self._context)
         else:
             outcome = process(envelope, self._context)
         if self._gate:

@@ -10,7 +10,7 @@ from typing import Final
 
 from sidecar.context import Context
 from sidecar.outcome import Outcome, Result
-from sidecar.pipeline import process
+from sidecar.pipeline import commit, process
 from sidecar.recording import Direction, Record, Writer
 from sidecar.service.held import Held
 from sidecar.service.quarantine import recording_name
@@ -43,6 +43,8 @@ class Spill:
         same = policy.ingress_framing is policy.egress_framing
         for message in held:
             outcome = message.outcome or process(message.envelope, self._context)
+            if not message.committed:
+                outcome = commit(outcome, self._context)
             if outcome.result is not Result.DROPPED:
                 for frames in outcome.messages[message.sent :] if same else [message.envelope.message.frames]:
                     result = str(outcome.result)

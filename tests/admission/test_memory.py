@@ -169,3 +169,13 @@ def test_the_memory_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(500):
         contents.forwarded([content(hash=number, pad=1_000_000 + number)], float(number))
     assert len(contents) == 50
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_rid_that_was_not_taken_is_free(exact: bool) -> None:
+    memory = RidMemory(30.0, exact=exact)
+    memory.forwarded("a", 0.0)
+    memory.withdraw("a")
+    memory.withdraw("never seen")
+    assert not memory.is_live("a", 0.0)
+    assert len(memory) == 0

@@ -174,15 +174,19 @@ def test_abort_takes_back_what_the_egress_has_not_taken(run: Run) -> None:
     case(run, body, room=0)
 
 
-def test_abort_follows_the_request_that_is_about_to_leave(run: Run) -> None:
+@pytest.mark.parametrize("first", [text, slow])
+def test_abort_takes_back_the_request_that_is_next_to_leave(run: Run, first: Callable[..., bytes]) -> None:
     def body(bench: Bench) -> None:
-        bench.receive(text("head"))
+        bench.receive(first("head"))
+        bench.pool.run_one()
         bench.receive(abort("head"))
         bench.receive(text("next"))
-        assert bench.count("cancelled") == 0
+        assert bench.count("cancelled") == 1
+        assert bench.metrics.aborts["cancelled"] == 1
+        bench.receive(text("head", stream=True))
         bench.unblock()
-        assert bench.trace == [("add", "head"), ("abort", "head"), ("add", "next")]
-        assert idle(bench)
+        assert bench.trace == [("add", "next"), ("add", "head")]
+        assert bench.count("forwarded") == 2
 
     case(run, body, room=0)
 
