@@ -154,41 +154,49 @@ def abort_rounds(report: Report, folder: Path, scale: float) -> None:
 
 
 def fairness(report: Report, folder: Path, scale: float) -> None:
-    """Text latency beside a flood of images that have to be hashed."""
+    """Text latency beside images that have to be hashed: at a steady rate, and as fast as they are taken."""
     runs, seconds = (5, 5.0) if scale >= 1 else (3, 3.0)
     report.title(f"text at 100/s alone and beside 12 MB images without a hash, {runs} runs of {seconds:g} s")
+    loads = {"alone": None, "beside 20 images/s": 20.0, "beside 40 images/s": 40.0, "beside a flood": 0.0}
     with Sidecar(folder, model__path=MODEL) as sidecar:
         sidecar.wait_until_up()
-        alone, beside, rates = [], [], []
+        found: dict[str, list[float]] = {name: [] for name in loads}
+        images: list[float] = []
         for number in range(runs):
-            for flooded in (False, True):
-                results, stop, done, sent = SPAWN.Queue(), SPAWN.Event(), SPAWN.Event(), SPAWN.Value("q", 0)
-                scheduler = start(measure, sidecar.egress, 8, results, stop)
-                wait_until(lambda: sidecar.ready)
-                prefix = f"{number}{'f' if flooded else 'a'}"
-                if flooded:
-                    flood = start(flood_images, sidecar.ingress, 12 << 20, 1 << 30, f"i{prefix}", sent, done)
-                    while sent.value < 5:
-                        time.sleep(0.01)
-                texts = start(pace_texts, sidecar.ingress, 100.0, seconds, prefix)
-                texts.join()
-                if flooded:
-                    done.set()
-                    flood.join()
-                time.sleep(0.5)
-                stop.set()
-                got = results.get(timeout=60)
-                scheduler.join()
-                (latencies,) = got["latencies"].values()
-                p99 = statistics.quantiles(latencies, n=100)[98]
-                (beside if flooded else alone).append(p99)
-                if flooded:
-                    rates.append(got["others"] / seconds)
-        report.number("images beside it", statistics.median(rates), "a second")
-        first, second = statistics.median(alone), statistics.median(beside)
-        report.number("p99 alone, median of the runs", first * 1000, "ms")
-        holds = second <= max(3 * first, 0.010)
-        report.check("p99 beside the flood, ms", second * 1000, holds, f"<= {max(3 * first, 0.010) * 1000:.3g}")
+            for name, rate in loads.items():
+                latencies, others = _text_latencies(sidecar, f"{number}{name[-3:]}", rate, seconds)
+                found[name].append(statistics.quantiles(latencies, n=100)[98])
+                if rate == 0:
+                    images.append(others / seconds)
+        report.number("images in the flood", statistics.median(images), "a second")
+        alone = statistics.median(found["alone"])
+        report.number("p99 alone, median of the runs", alone * 1000, "ms")
+        limit = max(3 * alone, 0.010)
+        for name in list(loads)[1:]:
+            p99 = statistics.median(found[name])
+            report.check(f"p99 {name}, ms", p99 * 1000, p99 <= limit, f"<= {limit * 1000:.3g}")
         report.check("identity", balance := settled(sidecar, 0).balance, balance == 0, "== 0")
         lag(report, sidecar)
         report.check("exit code", code := sidecar.stop(), code == 0, "== 0")
+
+
+def _text_latencies(sidecar: Sidecar, prefix: str, rate: float | None, seconds: float) -> tuple[list[float], int]:
+    """Latencies of texts in seconds, and how many images passed beside them; `rate` None: none, 0: a flood."""
+    results, stop, done, sent = SPAWN.Queue(), SPAWN.Event(), SPAWN.Event(), SPAWN.Value("q", 0)
+    scheduler = start(measure, sidecar.egress, 8, results, stop)
+    wait_until(lambda: sidecar.ready)
+    workers = []
+    if rate is not None:
+        workers.append(start(flood_images, sidecar.ingress, 12 << 20, 1 << 30, f"i{prefix}", sent, done, rate))
+        wait_until(lambda: sent.value > 2, 20)
+    texts = start(pace_texts, sidecar.ingress, 100.0, seconds, f"t{prefix}")
+    texts.join()
+    done.set()
+    for worker in workers:
+        worker.join()
+    time.sleep(0.5)
+    stop.set()
+    got = results.get(timeout=60)
+    scheduler.join()
+    (latencies,) = got["latencies"].values()
+    return latencies, got["others"]

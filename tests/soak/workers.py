@@ -77,16 +77,24 @@ def flood_texts(address: str, count: int, hwm: int, prefix: str, done: EventType
     done.wait()
 
 
-def flood_images(address: str, nbytes: int, count: int, prefix: str, sent: Any, done: EventType) -> None:
-    """Send image requests without a hash, at most `count`, until told to go; `sent` counts them."""
+def flood_images(
+    address: str, nbytes: int, count: int, prefix: str, sent: Any, done: EventType, rate: float = 0.0
+) -> None:
+    """Send image requests without a hash, at most `count`, until told to go; `sent` counts them.
+
+    As fast as they are taken, or `rate` a second.
+    """
     socket = push(address, 1)
     template = ImageTemplate(nbytes)
+    began = time.monotonic()
     for number in range(count):
         frames = template.make(f"{prefix}{number}", number)
         while not socket.poll(100, zmq.POLLOUT) and not done.is_set():
             pass
         if done.is_set():
             break
+        if rate:
+            time.sleep(max(began + number / rate - time.monotonic(), 0.0))
         socket.send_multipart(frames, copy=False)
         sent.value = number + 1
     done.wait()
