@@ -158,7 +158,8 @@ def expand(
 ) -> tuple[IdList, MediaView] | None:
     """The prompt and the media after every single placeholder has become its full sequence.
 
-    A span of one placeholder whose grid row makes more is expanded; all later offsets shift. None if
+    A span of one placeholder whose grid row makes more is expanded; all later offsets shift. Where an
+    item has not a span a row, a span may be a frame of a video, and one placeholder all of it. None if
     no span is such a one. Raises `Rejection(expansion_mismatch)` for one that cannot be expanded.
     The offsets must have been checked.
     """
@@ -172,7 +173,7 @@ def expand(
     plans: list[_Expansion | None] = []
     for start, end, item, place in spans:
         rows = grids[item.ordinal]
-        row = rows[place] if place < len(rows) else None
+        row = rows[place] if len(rows) == len(item.offsets or ()) else None
         if start == end and row is not None and 1 < _tokens(row, spec) <= MAX_EXPANDED_IDS:
             plans.append(_plan(item, row, place, spec, encoder))
         else:

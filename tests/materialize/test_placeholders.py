@@ -169,6 +169,16 @@ def test_a_single_video_placeholder_is_refused_not_expanded() -> None:
     assert "video" in outcome.message
 
 
+def test_a_video_whose_frames_make_one_token_each_is_whole() -> None:
+    ids = build.prompt(11, build.VIDEO, 12, build.VIDEO, 13, build.VIDEO)
+    feature = build.tensor(build.patches(3 * 2 * 2))
+    item = build.item(
+        2, offsets=((1, 1), (3, 3), (5, 5)), feature=feature, data={"video_grid_thw": build.grid((3, 2, 2))}
+    )
+    outcome = run(build.frames(build.request(ids=ids, mm=build.media(item))), build.context())
+    assert (outcome.result, outcome.message) == (Result.FORWARDED, "")
+
+
 def test_expansion_can_be_turned_off() -> None:
     ids = build.prompt(11, build.IMAGE, 12)
     message = build.frames(build.request(ids=ids, mm=build.media(build.item(offsets=((1, 1),)))))
