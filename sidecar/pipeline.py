@@ -22,7 +22,7 @@ from sidecar.dialects.preprocessed import Preprocessed
 from sidecar.dialects.tokenspeed import TokenSpeed
 from sidecar.errors import Reason, Rejection
 from sidecar.outcome import Envelope, Kind, Lap, Outcome, Result, no_lap
-from sidecar.wire.framing import TYPE_ABORT, Framing, Message, read_tag, split
+from sidecar.wire.framing import TYPE_ABORT, Framing, Message, is_generate, read_tag, split
 from sidecar.wire.framing import Kind as FrameKind
 from sidecar.wire.msgpack import Buffer
 from sidecar.wire.tokenspeed import ABORT_TAG, GENERATE_TAG
@@ -35,9 +35,10 @@ DIALECTS: Final[Sequence[Dialect]] = (Preprocessed(), TokenSpeed())
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
 
 
-def open_message(frames: Sequence[Buffer], context: Context) -> Envelope:
-    """Read what a message is and whom it is for. Never raises."""
-    nbytes = sum(map(len, frames))
+def open_message(frames: Sequence[Buffer], context: Context, nbytes: int | None = None) -> Envelope:
+    """Read what a message is and whom it is for. Never raises. `nbytes` are those of all frames, if known."""
+    if nbytes is None:
+        nbytes = sum(map(len, frames))
     try:
         message = split(frames, context.policy.ingress_framing)
     except Rejection as rejection:
@@ -45,7 +46,7 @@ def open_message(frames: Sequence[Buffer], context: Context) -> Envelope:
         return Envelope(Kind.UNREADABLE, message, nbytes, rejection=rejection)
     try:
         if message.kind is FrameKind.ADD:
-            if context.policy.ingress_framing is Framing.NATIVE:
+            if context.policy.ingress_framing is Framing.NATIVE and not is_generate(message.payload):
                 tag = read_tag(message.payload)
                 if tag is not None and tag != GENERATE_TAG:
                     return _open_control(message, nbytes, tag, context)
@@ -85,7 +86,8 @@ def process(envelope: Envelope, context: Context, lap: Lap = no_lap) -> Outcome:
     try:
         if envelope.rejection is not None:
             raise envelope.rejection
-        if envelope.rid is not None and context.rids.is_live(envelope.rid, context.now()):
+        # `commit` asks again, and for all: here it only saves the work on what will be dropped.
+        if envelope.slow and envelope.rid is not None and context.rids.is_live(envelope.rid, context.now()):
             return _duplicate(envelope)
         outcome = dialect.process(envelope, context, lap)
     except Rejection as rejection:
@@ -163,7 +165,7 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
     if outcome.kind is not Kind.GENERATE or outcome.result is Result.DROPPED:
         return outcome
     now = context.now()
-    if outcome.rid is not None and context.rids.is_live(outcome.rid, now):
+    if outcome.rid is not None and not context.rids.claim(outcome.rid, now):
         assert outcome.envelope is not None
         return _duplicate(outcome.envelope)
     if outcome.contents:
@@ -179,8 +181,6 @@ def commit(outcome: Outcome, context: Context) -> Outcome:
             context.contents.forwarded(outcome.contents, now)
             for name, identity in outcome.segments.items():
                 context.segments.forwarded(name, identity, now)
-    if outcome.rid is not None:
-        context.rids.forwarded(outcome.rid, now)
     return outcome
 
 

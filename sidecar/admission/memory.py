@@ -58,8 +58,8 @@ class Recent(Generic[V]):
         At most `MAX_FORGOTTEN` entries go at a time, so that no call takes long after an idle hour.
         """
         entries = self._entries
+        entries.pop(key, None)
         entries[key] = (now, value)
-        entries.move_to_end(key)
         for _ in range(MAX_FORGOTTEN):
             oldest = next(iter(entries))
             if len(entries) <= self.capacity and now - entries[oldest][0] < self.window:
@@ -95,12 +95,20 @@ class RidMemory:
         key = _key(rid)
         return key in self._live if self.exact else self._recent.get(key, now) is not None
 
-    def forwarded(self, rid: str, now: float) -> None:
-        """A request with this rid has been handed over."""
+    def claim(self, rid: str, now: float) -> bool:
+        """Make a rid that is being handed over live. False, and nothing, if it may be live already."""
+        key = _key(rid)
         if self.exact:
-            self._live.add(_key(rid))
-        elif self._recent.window > 0:
-            self._recent.put(_key(rid), True, now)
+            if key in self._live:
+                return False
+            self._live.add(key)
+            return True
+        recent = self._recent
+        if recent.window > 0:
+            if recent.get(key, now) is not None:
+                return False
+            recent.put(key, True, now)
+        return True
 
     def withdraw(self, rid: str) -> None:
         """A request with this rid has not been handed over after all."""

@@ -109,7 +109,7 @@ class Lanes:
         """
         ledger, context = self._ledger, self._context
         ledger.start()
-        envelope = open_message(frames, context)
+        envelope = open_message(frames, context, nbytes)
         ledger.received(envelope, nbytes)
         ledger.lap("parse")
         if self._held or envelope.slow or envelope.kind is not _GENERATE or nbytes >= REFERENCE_BYTES:

@@ -11,12 +11,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.errors import Reason, Rejection
-from sidecar.wire.msgpack import SIZE, Buffer, read_str, skip
+from sidecar.wire.msgpack import SIZE, Buffer, pack_str, read_str, skip
+from sidecar.wire.tokenspeed import GENERATE_TAG
 
 TYPE_ADD: Final = b"\x00"
 TYPE_ABORT: Final = b"\x01"
 
 _MAX_TAG_BYTES: Final = 64
+_TAG: Final = pack_str(GENERATE_TAG)
 
 
 class Framing(StrEnum):
@@ -70,6 +72,11 @@ def split(frames: Sequence[Buffer], framing: Framing) -> Message:
     if not frames:
         raise Rejection(Reason.MALFORMED_REQUEST, "a message without a frame")
     return Message(Kind.ADD, frames[0], frames[1:], frames)
+
+
+def is_generate(payload: Buffer) -> bool:
+    """Whether a payload surely begins as a generate request does: most do, and need no closer look."""
+    return payload[1 : 1 + len(_TAG)] == _TAG or (payload[3 : 3 + len(_TAG)] == _TAG and payload[0] == 0xDC)
 
 
 def read_tag(payload: Buffer) -> str | None:

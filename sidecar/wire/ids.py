@@ -136,10 +136,8 @@ def find_ids(buf: Buffer, pos: int, end: int, max_depth: int = 32) -> IdList | N
         after = body + 3 * count
         if after <= end and bytes(buf[body:after:3]).count(_UINT16) == count:
             return IdList(buf, pos, body, after, count, True)
-    found = advance(buf, body, end, count)
-    if found is None:
-        found = skip(buf, pos, end, max_depth)
-    return IdList(buf, pos, body, found, count)
+    found = _step_over(memoryview(buf)[pos : min(end, body + _LONGEST_INT * count)])
+    return IdList(buf, pos, body, pos + found if found else skip(buf, pos, end, max_depth), count)
 
 
 def prove_ids(
@@ -154,6 +152,11 @@ def prove_ids(
     """
     if ids.uint16 and limit >= _UINT16_VALUES and all(token_id >= _UINT16_VALUES for token_id in excluded):
         return True
+    if not runs and not excluded:  # text, by far the most requests
+        match = _pattern(limit, NO_IDS).match(ids.buf, ids.body, ids.end)
+        if match is not None and match.end() == ids.end:
+            return True
+        raise _bad_id(ids, limit, name)
     known = [run for run in runs if run.value is not None and 0 <= run.value < limit]
     if _matches(ids, known, _pattern(limit, excluded)):
         return True
@@ -178,14 +181,20 @@ def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
     if count <= 0:
         return pos
     header = pack_array_header(count)
+    found = _step_over(header, memoryview(buf)[pos : min(end, pos + _LONGEST_INT * count)])
+    return pos + found - len(header) if found else None
+
+
+def _step_over(*parts: Buffer) -> int:
+    """How many bytes the array takes that these bytes begin with; 0 if it goes on behind them, or is none."""
     unpacker = msgpack.Unpacker(max_buffer_size=0)
-    unpacker.feed(header)
-    unpacker.feed(memoryview(buf)[pos : min(end, pos + _LONGEST_INT * count)])
+    for part in parts:
+        unpacker.feed(part)
     try:
         unpacker.skip()
     except (msgpack.UnpackException, ValueError):
-        return None
-    return pos + int(unpacker.tell()) - len(header)
+        return 0
+    return int(unpacker.tell())
 
 
 def _bad_id(ids: IdList, limit: int, name: str) -> Rejection:

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from sidecar.errors import Rejection
 from sidecar.wire.ids import IdList, find_ids
+from sidecar.wire.msgpack import pack_str
 from sidecar.wire.tokenspeed import GENERATE_TAG
 
-_TAG: Final = (0xA0 | len(GENERATE_TAG)).to_bytes(1, "big") + GENERATE_TAG.encode()
+_TAG: Final = pack_str(GENERATE_TAG)
 MAX_TAIL_BYTES: Final = 512
 """A longer tail holds more than sampling params and flags, and would not come again."""
 

@@ -67,18 +67,18 @@ def test_recent_is_a_bounded_map_over_time(events: list[tuple[int, int]], capaci
 def test_rids_live_within_the_window() -> None:
     rids = RidMemory(30.0)
     assert not rids.is_live("a", 0.0)
-    rids.forwarded("a", 0.0)
+    rids.claim("a", 0.0)
     assert rids.is_live("a", 29.9)
     assert not rids.is_live("a", 30.0)
     assert not rids.is_live("b", 1.0)
-    rids.forwarded("", 31.0)
+    rids.claim("", 31.0)
     assert rids.is_live("", 31.0)
     assert len(rids) == 1
 
 
 def test_a_window_of_zero_remembers_nothing() -> None:
     rids = RidMemory(0.0)
-    rids.forwarded("a", 5.0)
+    rids.claim("a", 5.0)
     assert (rids.is_live("a", 5.0), len(rids)) == (False, 0)
     contents = ContentMemory(0.0)
     contents.forwarded([content()], 5.0)
@@ -87,7 +87,7 @@ def test_a_window_of_zero_remembers_nothing() -> None:
 
 def test_exact_rids_live_until_they_finish() -> None:
     rids = RidMemory(30.0, exact=True)
-    rids.forwarded("a", 0.0)
+    rids.claim("a", 0.0)
     assert rids.is_live("a", 1e9)
     rids.finish("a")
     rids.finish("never seen")
@@ -98,7 +98,7 @@ def test_long_rids_are_kept_as_digests() -> None:
     rids = RidMemory(30.0)
     long = ["x" * 1_000_000 + str(number) for number in range(3)]
     for rid in long[:2]:
-        rids.forwarded(rid, 0.0)
+        rids.claim(rid, 0.0)
     assert [rids.is_live(rid, 1.0) for rid in long] == [True, True, False]
     assert all(len(key) <= memory._LONG_KEY for key in rids._recent._entries)  # type: ignore[arg-type]
 
@@ -174,7 +174,7 @@ def test_the_memory_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_rid_that_was_not_taken_is_free(exact: bool) -> None:
     memory = RidMemory(30.0, exact=exact)
-    memory.forwarded("a", 0.0)
+    memory.claim("a", 0.0)
     memory.withdraw("a")
     memory.withdraw("never seen")
     assert not memory.is_live("a", 0.0)
