@@ -158,8 +158,7 @@ def expand(
 ) -> tuple[IdList, MediaView] | None:
     """The prompt and the media after every single placeholder has become its full sequence.
 
-    A span of one placeholder whose grid row makes more is expanded; all later offsets shift. Where an
-    item has not a span a row, a span may be a frame of a video, and one placeholder all of it. None if
+    A span of one placeholder whose grid row makes more is expanded; all later offsets shift. None if
     no span is such a one. Raises `Rejection(expansion_mismatch)` for one that cannot be expanded.
     The offsets must have been checked.
     """
@@ -172,8 +171,7 @@ def expand(
     grids = {item.ordinal: _rows(item, spec) for item in media.items}
     plans: list[_Expansion | None] = []
     for start, end, item, place in spans:
-        rows = grids[item.ordinal]
-        row = rows[place] if len(rows) == len(item.offsets or ()) else None
+        row = _row_of_span(item, grids[item.ordinal], place)
         if start == end and row is not None and 1 < _tokens(row, spec) <= MAX_EXPANDED_IDS:
             plans.append(_plan(item, row, place, spec, encoder))
         else:
@@ -213,6 +211,19 @@ def _rows(item: ItemView, spec: ModelSpec) -> Grids:
     if spec.model_type not in GRID_TYPES and spec.mrope_family not in PAD_FAMILIES:
         return ()
     return grids_of(item, spec)
+
+
+def _row_of_span(item: ItemView, rows: Grids, place: int) -> tuple[int, int, int] | None:
+    """The grid row of one span: one of the item's, or a single frame of it where every frame has a span."""
+    spans = len(item.offsets or ())
+    if len(rows) == spans:
+        return rows[place]
+    if item.modality is Modality.VIDEO and sum(t for t, _, _ in rows) == spans:
+        for t, h, w in rows:
+            if place < t:
+                return 1, h, w
+            place -= t
+    return None
 
 
 def _tokens(row: tuple[int, int, int], spec: ModelSpec) -> int:
