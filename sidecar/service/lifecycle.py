@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -20,6 +19,7 @@ from sidecar.observability.admin import AdminServer
 from sidecar.observability.metrics import Metrics
 from sidecar.observability.status import Status
 from sidecar.service.fills import Fills
+from sidecar.service.garbage import IdleCollector
 from sidecar.service.ledger import Ledger
 from sidecar.service.line import Line, Parts
 from sidecar.service.push_pull import PushPull
@@ -111,8 +111,7 @@ class Service:
         self.admin.start()
         self.line.set_reading(True)
         sys.setswitchinterval(SWITCH_S)
-        gc.collect()
-        gc.freeze()  # what was made to start lives as long as the process: no collection has to look at it
+        self._garbage = IdleCollector(lambda: not self.line.waits)
         logger.info("ready for messages", extra={"admin": self.admin.url})
 
     async def stop(self) -> None:
@@ -184,6 +183,7 @@ class Service:
         self.line.close()
         self.taps.close()
         self.vitals.close()
+        self._garbage.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._sockets.close)
         self._pool.shutdown(wait=True, cancel_futures=True)
