@@ -56,7 +56,7 @@ def facts() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "python": platform.python_version(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "libzmq": zmq.zmq_version(),
         **{name: version(name) for name in ("pyzmq", "msgpack", "numpy", "uvloop", "blake3")},
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -19,7 +19,7 @@ from benchmarks.peers import SIZES, Size, messages
 from benchmarks.report import Section, Table, at_least
 
 COUNTS = {"1 KB": 100_000, "64 KB": 10_000, "1 MB": 1500, "12 MB": 150}
-ROUNDS = 5
+ROUNDS = 7
 
 _rids = count()
 
@@ -95,7 +95,7 @@ def measure(size: Size, number: int, rounds: int) -> dict[str, Any]:
         sidecar.wait_for("/healthz")
         proxy = opened.enter_context(closing(Proxy(folder, size.hwm)))
         relay = opened.enter_context(closing(Relay(folder, size.hwm, size.name)))
-        lines = [Line(folder, size.hwm), proxy, relay, sidecar]
+        lines = [Line(folder, size.hwm), relay, proxy, sidecar]
         for line in lines[1:]:
             transfer(line, size, max(number // 10, 10))
         for _ in range(rounds):
