@@ -30,7 +30,8 @@ _WORLD_WRITABLE: Final = stat.S_IWOTH
 class IpcListener:
     """A listening Unix-domain socket at a path, and the lock that makes it the only one there.
 
-    The folder is made if it is missing (mode 0700). A socket that nobody listens to is reclaimed;
+    The folder is made if it is missing, for those who may speak to the socket: mode 0700, or 0750 for a
+    socket of mode 0660. A socket that nobody listens to is reclaimed;
     a live one, or anything that is no socket, is a `TransportError`, and stays as it is. `mode` is the
     socket's file mode from the first moment on.
     """
@@ -41,7 +42,7 @@ class IpcListener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._identity: tuple[int, int] | None = None
         try:
-            self._prepare_folder()
+            self._prepare_folder(mode)
             self._lock = _lock(self.path)
             self._make_room()
             self._bind(mode)
@@ -77,10 +78,12 @@ class IpcListener:
             os.close(self._lock)
             self._lock = -1
 
-    def _prepare_folder(self) -> None:
+    def _prepare_folder(self, mode: int) -> None:
         folder = self.path.parent
         if not folder.exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Who may speak to the socket must be able to reach it.
+            reach = (0o050 if mode & 0o060 else 0) | (0o005 if mode & 0o006 else 0)
+            folder.mkdir(mode=0o700 | reach, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_mode & _WORLD_WRITABLE and not status.st_mode & stat.S_ISVTX:
             raise self._error(

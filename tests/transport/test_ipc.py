@@ -193,3 +193,13 @@ def test_errors_of_the_system_name_the_address(folder: Path) -> None:
     (folder / "file").touch()
     with pytest.raises(TransportError, match=r"cannot bind ipc://.*/file/s: Not a directory"):
         IpcListener(str(folder / "file" / "s"), 0o600)
+
+
+@pytest.mark.parametrize(("mode", "folder_mode"), [(0o600, 0o700), (0o660, 0o750), (0o666, 0o755)])
+def test_a_new_folder_is_open_to_those_who_may_speak_to_the_socket(folder: Path, mode: int, folder_mode: int) -> None:
+    made = folder / "line"
+    listener = IpcListener(str(made / "in.sock"), mode)
+    try:
+        assert stat.S_IMODE(made.stat().st_mode) == folder_mode
+    finally:
+        listener.close()
