@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -27,8 +28,13 @@ SCENARIOS: dict[str, Callable[[Report, Path, float], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run scenarios by name, all if none is named."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=f"one of: {', '.join(SCENARIOS)}")
+    names: list[str] = parser.parse_args(arguments).names
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        parser.error(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     scale = float(os.environ.get("SOAK_SCALE", "1"))
     report = Report()
     began = time.monotonic()
