@@ -160,18 +160,6 @@ _MESSAGES: Final[Mapping[str, tuple[_Field, ...]]] = {
 }
 """Every message that the scheduler has a handler for. Weight and memory operations are here to be named."""
 
-DEFAULT_TAGS: Final = (
-    ABORT_TAG,
-    "FlushCacheReqInput",
-    "PauseSchedulerReqInput",
-    "ResumeSchedulerReqInput",
-    "IsSchedulerPausedReqInput",
-    "IsSleepingReqInput",
-    "GetInternalStateReq",
-    _PROFILE_TAG,
-)
-"""The default of `admission.control_tags`."""
-
 
 def check_tags(tags: Iterable[str]) -> frozenset[str]:
     """Return the tags of `admission.control_tags` as the allow-list.

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sidecar.cli.options import add_configuration
+
 if TYPE_CHECKING:
     from sidecar.settings import Settings
 
@@ -29,8 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="configuration file")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one configuration key")
+    add_configuration(parser)
     parser.add_argument("--quiet", action="store_true", help="say nothing if all is well")
 
 

@@ -6,8 +6,9 @@ import argparse
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sidecar.cli.options import add_configuration
 
 if TYPE_CHECKING:
     from sidecar.inspection.verdict import Judge
@@ -38,8 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--model", metavar="PATH", help="the model whose rules apply: a folder, a config.json, a hub id"
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="configuration file")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one configuration key")
+    add_configuration(parser)
     parser.add_argument("--no-rules", action="store_true", help="only show; do not run the rules")
     which = parser.add_argument_group("which messages")
     which.add_argument("--number", type=int, metavar="N", help="only message N, counted from 1")

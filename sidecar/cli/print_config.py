@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sidecar.cli.options import add_configuration
 
 if TYPE_CHECKING:
     from sidecar.settings import Loaded, Row
@@ -29,8 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="configuration file")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one configuration key")
+    add_configuration(parser)
     parser.add_argument("--changed", action="store_true", help="only the keys that are not at their defaults")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="an object a key, with its value, origin and meaning")

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.cli.options import add_pull_socket
 from sidecar.wire.framing import Framing
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--bind", metavar="ADDRESS", help="bind a PULL socket here")
-    where.add_argument("--connect", metavar="ADDRESS", help="connect a PULL socket to this address")
+    add_pull_socket(where)
     where.add_argument("--tap", metavar="HOST:PORT", help="the admin address of a running sidecar")
     where.add_argument("--folder", metavar="DIR", help="raw frames (N.bin) below this folder")
     where.add_argument("--recording", metavar="FILE", help="another recording; - is standard input")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sidecar.cli.options import add_configuration
 
 if TYPE_CHECKING:
     from sidecar.context import Context
@@ -32,8 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="configuration file")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one configuration key")
+    add_configuration(parser)
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop", help="default: uvloop")
 
 

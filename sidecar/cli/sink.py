@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from sidecar.cli.options import add_pull_socket
 from sidecar.wire.framing import Framing
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--bind", metavar="ADDRESS", help="bind a PULL socket here")
-    where.add_argument("--connect", metavar="ADDRESS", help="connect a PULL socket to this address")
+    add_pull_socket(where)
     parser.add_argument("--framing", choices=list(Framing), default=Framing.NATIVE, help="default: native")
     parser.add_argument("--record", metavar="FILE", help="write what arrives to this recording")
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")

@@ -16,7 +16,7 @@ from sidecar.context import Context
 from sidecar.errors import Reason, Rejection
 from sidecar.materialize.placeholders import convert_raw
 from sidecar.outcome import Envelope, Kind, Lap, Outcome, Result
-from sidecar.wire.framing import Message, join_add
+from sidecar.wire.framing import Message, join_add, unedited
 from sidecar.wire.msgpack import EMPTY_ARRAY, NIL, Buffer, pack_map_header, pack_str
 from sidecar.wire.preprocessed import (
     MEDIA,
@@ -82,10 +82,8 @@ class Preprocessed:
                 policy.egress_framing, splice(message.payload, set_entries(view.map, entries)), message.aux
             )
             lap("edit")
-        elif policy.ingress_framing is policy.egress_framing:
-            frames = message.frames
         else:
-            frames = join_add(policy.egress_framing, message.payload, message.aux)
+            frames = unedited(message, policy.ingress_framing, policy.egress_framing)
         return Outcome(Kind.GENERATE, Result.FORWARDED, self.name, envelope.rid, messages=[frames])
 
     def reject(self, envelope: Envelope, reason: str, error: str, context: Context) -> Outcome:

@@ -23,7 +23,7 @@ from sidecar.dialects.rejected import rejected_request
 from sidecar.errors import Reason, Rejection
 from sidecar.materialize.placeholders import FORMS, Form
 from sidecar.outcome import Envelope, Kind, Lap, Outcome, Result
-from sidecar.wire.framing import Message, join_add
+from sidecar.wire.framing import Message, join_add, unedited
 from sidecar.wire.media import MediaView
 from sidecar.wire.msgpack import Buffer, read_array_header
 from sidecar.wire.request import RequestView, read_request, read_rid
@@ -168,10 +168,8 @@ class TokenSpeed:
             payload = b"".join((message.payload[: text.ids.end], final, text.tail[sampling_bytes:]))
             frames = join_add(policy.egress_framing, payload, message.aux)
             lap("edit")
-        elif policy.ingress_framing is policy.egress_framing:
-            frames = message.frames
         else:
-            frames = join_add(policy.egress_framing, message.payload, message.aux)
+            frames = unedited(message, policy.ingress_framing, policy.egress_framing)
         return Outcome(Kind.GENERATE, Result.FORWARDED, self.name, text.rid, messages=[frames])
 
     def reject(self, envelope: Envelope, reason: str, error: str, context: Context) -> Outcome:
@@ -219,6 +217,4 @@ def _leave(message: Message, edits: RequestEdits, gate: Gate, context: Context) 
         payload, added = edits.apply(policy.hoist_bytes)
         aux = () if gate is Gate.STRIP else message.aux
         return join_add(policy.egress_framing, payload, [*aux, *added])
-    if policy.ingress_framing is policy.egress_framing:
-        return message.frames
-    return join_add(policy.egress_framing, message.payload, message.aux)
+    return unedited(message, policy.ingress_framing, policy.egress_framing)

@@ -96,6 +96,12 @@ def read_tag(payload: Buffer) -> str | None:
     return read_str(payload, pos, after) if after <= end else None
 
 
+def unedited(message: Message, arrived: Framing, leaves: Framing) -> Sequence[Buffer]:
+    """The frames of a generate request in which nothing was edited: the very ones that came, unless the
+    framing differs."""
+    return message.frames if arrived is leaves else join_add(leaves, message.payload, message.aux)
+
+
 def join_add(framing: Framing, payload: Buffer, aux: Sequence[Buffer]) -> list[Buffer]:
     """The frames of a generate request."""
     return [TYPE_ADD, payload, *aux] if framing is Framing.TYPED else [payload, *aux]

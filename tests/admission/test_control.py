@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from sidecar.admission import control
 from sidecar.admission.control import Control, check_control, check_tags, parse_abort_list
 from sidecar.errors import ConfigError, Reason, Rejection
+from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 
-DEFAULT = check_tags(control.DEFAULT_TAGS)
+DEFAULT = check_tags(DEFAULT_CONTROL_TAGS)
 ALL = check_tags(control._MESSAGES)
 
 
@@ -31,7 +32,7 @@ def refused(payload: bytes, allowed: frozenset[str] = ALL, reason: Reason = Reas
     return caught.value.message
 
 
-@pytest.mark.parametrize("tag", [tag for tag in control.DEFAULT_TAGS if tag not in ("AbortReq", "ProfileReq")])
+@pytest.mark.parametrize("tag", [tag for tag in DEFAULT_CONTROL_TAGS if tag not in ("AbortReq", "ProfileReq")])
 def test_default_messages_need_no_field(tag: str) -> None:
     for fields in ((), (None,), (None, None), ("rid", "ipc:///x"), (["a", "b"], None)):
         assert check_control(pack(tag, *fields), DEFAULT) == Control(tag, ())
@@ -143,7 +144,7 @@ def test_an_allow_list_names_only_messages_that_the_engine_handles() -> None:
     assert check_tags([]) == frozenset()
     assert check_tags(["UpdateWeightFromDiskReqInput"]) == {"UpdateWeightFromDiskReqInput"}
     with pytest.raises(ConfigError, match=r"admission.control_tags names PickleWrapper, which never passes"):
-        check_tags([*control.DEFAULT_TAGS, "PickleWrapper"])
+        check_tags([*DEFAULT_CONTROL_TAGS, "PickleWrapper"])
     with pytest.raises(ConfigError, match=r"admission.control_tags names AbortRequest, RpcReqInput;.*AbortReq"):
         check_tags(["RpcReqInput", "AbortReq", "AbortRequest"])
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.admission.control import DEFAULT_TAGS
 from sidecar.errors import Reason
 from sidecar.outcome import Kind, Outcome, Result
 from sidecar.recording import Direction, Framing, Reader
 from sidecar.service import quarantine
 from sidecar.service.quarantine import Quarantine
 from sidecar.service.spill import Spill, count_recordings
+from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from tests.build import context
 from tests.service.fakes import Bench, read
 from tests.service.loops import Run
@@ -78,7 +78,9 @@ def test_a_flood_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
 def test_spilled_messages_can_be_sent_in_again(tmp_path: Path, run: Run, egress: Framing) -> None:
     async def body() -> None:
         first = context(
-            egress_framing=egress, finalize_sampling=egress is Framing.NATIVE, control_tags=frozenset(DEFAULT_TAGS)
+            egress_framing=egress,
+            finalize_sampling=egress is Framing.NATIVE,
+            control_tags=frozenset(DEFAULT_CONTROL_TAGS),
         )
         bench = Bench(first, room=0)
         for message in (text("a"), slow("b"), text("a"), abort("elsewhere"), text("c"), slow("b"), text("c")):

@@ -8,8 +8,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from sidecar.admission.control import DEFAULT_TAGS
 from sidecar.admission.memory import RidMemory
+from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from sidecar.transport.egress import BULK_BYTES
 from sidecar.wire.framing import Framing
 from tests.build import context
@@ -22,7 +22,7 @@ def case(run: Run, body: Callable[[Bench], Any], **settings: Any) -> None:
     """Run a test's body with a fresh bench, and check the books at the end."""
 
     async def main() -> None:
-        bench = Bench(context(control_tags=frozenset(DEFAULT_TAGS)), **settings)
+        bench = Bench(context(control_tags=frozenset(DEFAULT_CONTROL_TAGS)), **settings)
         result = body(bench)
         if result is not None:
             await result

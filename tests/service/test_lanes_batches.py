@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.admission.control import DEFAULT_TAGS
+from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from sidecar.transport.egress import REFERENCE_BYTES
 from tests.build import context
 from tests.service.fakes import Bench
@@ -110,7 +110,7 @@ BETWEEN = st.sampled_from(("work", "room 0", "room 2", "room 9"))
 @given(st.lists(st.tuples(BATCH, BETWEEN), max_size=8))
 def test_batches_change_nothing_of_what_leaves(batches: list[tuple[list[tuple[str, str]], str]]) -> None:
     async def main() -> None:
-        one_by_one, in_batches = (Bench(context(control_tags=frozenset(DEFAULT_TAGS))) for _ in range(2))
+        one_by_one, in_batches = (Bench(context(control_tags=frozenset(DEFAULT_CONTROL_TAGS))) for _ in range(2))
         for batch, between in batches:
             for kind, rid in batch:
                 one_by_one.receive(MESSAGES[kind](rid))

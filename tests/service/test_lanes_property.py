@@ -10,7 +10,7 @@ import msgpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.admission.control import DEFAULT_TAGS
+from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from sidecar.transport.egress import BULK_BYTES
 from tests.build import context
 from tests.service.fakes import Bench
@@ -89,7 +89,7 @@ class Watch:
 @given(st.lists(OPERATIONS, max_size=40))
 def test_no_interleaving_breaks_the_order(operations: list[tuple[str, str]]) -> None:
     async def main() -> None:
-        bench = Bench(context(control_tags=frozenset(DEFAULT_TAGS)))
+        bench = Bench(context(control_tags=frozenset(DEFAULT_CONTROL_TAGS)))
         watch = Watch(bench)
         running: list[Callable[[], None]] = []
         for what, rid in operations:

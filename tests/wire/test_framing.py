@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from sidecar.errors import Reason, Rejection
-from sidecar.wire.framing import Framing, Kind, join_add, read_tag, split
+from sidecar.wire.framing import Framing, Kind, join_add, read_tag, split, unedited
 
 PAYLOAD = msgpack.packb(["TokenizedGenerateReqInput", "r"])
 
@@ -66,3 +66,12 @@ def test_tags(payload: bytes, tag: str | None) -> None:
 def test_join() -> None:
     assert join_add(Framing.NATIVE, b"p", [b"a"]) == [b"p", b"a"]
     assert join_add(Framing.TYPED, b"p", [b"a"]) == [b"\0", b"p", b"a"]
+
+
+def test_an_unedited_message_leaves_as_it_came_or_in_the_other_framing() -> None:
+    native = split([PAYLOAD, b"a", b"b"], Framing.NATIVE)
+    typed = split([b"\0", PAYLOAD, b"a", b"b"], Framing.TYPED)
+    assert unedited(native, Framing.NATIVE, Framing.NATIVE) is native.frames
+    assert unedited(typed, Framing.TYPED, Framing.TYPED) is typed.frames
+    assert unedited(native, Framing.NATIVE, Framing.TYPED) == list(typed.frames)
+    assert unedited(typed, Framing.TYPED, Framing.NATIVE) == list(native.frames)
