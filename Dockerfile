@@ -2,7 +2,8 @@
 #         docker build -t sidecar:cuda --build-arg VARIANT=cuda .
 # Run:    docker run --read-only --tmpfs /tmp --volume sockets:/run/sidecar sidecar
 #
-# BASE is an image with Python 3.11 or newer and its venv module. A release pins it by digest:
+# BASE is an image with Python 3.11 or newer and its venv module, and either a C compiler and Python's headers
+# or Debian's apt-get to install one with; it stays in the build stage. A release pins it by digest:
 #         --build-arg BASE=docker.io/library/python:3.11.13-slim-bookworm@sha256:...
 ARG BASE=docker.io/library/python:3.11.13-slim-bookworm
 
@@ -10,6 +11,8 @@ FROM ${BASE} AS build
 ARG VARIANT=cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
+RUN command -v cc \
+ || { apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists; }
 RUN python3 -m venv /opt/sidecar
 
 # Dependencies change less often than the code, so they are a layer of their own. torch is imported

@@ -11,6 +11,7 @@ import struct
 from typing import Final, TypeAlias
 
 from sidecar.errors import Reason, Rejection
+from sidecar.wire.native import scan
 
 Buffer: TypeAlias = bytes | memoryview
 """A received frame or a part of it. `buf[i]` is an int either way."""
@@ -68,6 +69,10 @@ def skip(buf: Buffer, pos: int, end: int, max_depth: int = 32) -> int:
     `Rejection(too_large)` for one nested deeper than `max_depth` containers or of more than `MAX_VALUES`
     values.
     """
+    if scan is not None:
+        after = scan.skip(buf, pos, end, max_depth, MAX_VALUES)
+        if after >= 0:
+            return after
     start = pos
     pending: list[int] = []  # values still to come in each enclosing container
     left = 1

@@ -25,6 +25,7 @@ from sidecar.wire.msgpack import (
     too_many,
     truncated,
 )
+from sidecar.wire.native import scan
 
 Edit: TypeAlias = tuple[int, int, bytes]
 """Replace the bytes from start to end (exclusive) by these; start == end inserts."""
@@ -83,6 +84,10 @@ def element_bounds(buf: Buffer, pos: int, end: int, count: int, max_depth: int =
     """The positions of `count` values that begin at `pos`, and the position after the last."""
     if count > MAX_VALUES:
         raise too_many(pos)
+    if scan is not None:
+        found = scan.bounds(buf, pos, end, count, max_depth, MAX_VALUES)
+        if found is not None:
+            return found
     bounds = [pos]
     append = bounds.append
     sizes = SIZE

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from sidecar.errors import Rejection
 from sidecar.wire.ids import IdList, find_ids
 from sidecar.wire.msgpack import pack_str
+from sidecar.wire.native import scan
 from sidecar.wire.tokenspeed import GENERATE_TAG
 
 _TAG: Final = pack_str(GENERATE_TAG)
@@ -36,6 +37,12 @@ class TextRequest(NamedTuple):
 
 def match_text(payload: bytes) -> TextRequest | None:
     """The parts of a payload of that form, None if it has another, however well-formed that may be."""
+    if scan is not None:
+        found = scan.text(payload, _TAG, MAX_TAIL_BYTES)
+        if found is None:
+            return None
+        rid, fields, start, body, end, n, least, most, tail = found
+        return TextRequest(rid, IdList(payload, start, body, end, n, (least, most)), fields, tail)
     try:
         lead = payload[0]
         if lead >> 4 == 0x9:

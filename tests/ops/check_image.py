@@ -65,6 +65,11 @@ def test_the_cpu_variant_goes_without_torch():
     assert podman_run("-c", code, options=[PYTHON]).stdout == "None\n"
 
 
+def test_the_scans_are_compiled():
+    code = "from sidecar.wire.native import scan; print(scan is not None)"
+    assert podman_run("-c", code, options=[PYTHON]).stdout == "True\n"
+
+
 def test_it_serves_and_its_own_health_check_passes():
     started = run("podman", "run", "--detach", *UNPRIVILEGED, *NO_SHELL, IMAGE)
     container = started.stdout.strip()

@@ -81,7 +81,7 @@ def _build_base() -> None:
     folder = STORE / "base"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    packages = "--include=python3,python3-venv,ca-certificates"
+    packages = "--include=python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates"
     run("debootstrap", "--variant=minbase", packages, "bookworm", folder / "root", seconds=300)
     run("tar", "--directory", folder / "root", "--create", "--file", folder / "root.tar", ".")
     (folder / "Dockerfile").write_text("FROM scratch\nADD root.tar /\n")

@@ -23,6 +23,7 @@ from sidecar.wire.ids import (
     locate,
     prove_ids,
 )
+from sidecar.wire.native import Scan
 
 ENCODINGS = [
     (1 << 7, lambda v: struct.pack(">B", v)),
@@ -161,19 +162,20 @@ def test_a_truncated_list(data: bytes) -> None:
         find_ids(data, 0, len(data))
 
 
-def test_a_list_of_uint16_is_proved_by_its_lead_bytes() -> None:
+def test_a_list_knows_the_range_of_its_ids(scan: Scan | None) -> None:
     ids = listed([300, 65535, 256] * 50)
-    assert ids.uint16
+    assert ids.range == (0 if scan is None else 256, 65535)
     prove_ids(ids, 151936, "x")
     with pytest.raises(Rejection, match=r"x\[1\] is 65535"):
         prove_ids(ids, 65535, "x")
-    assert not listed([300, 5, 256]).uint16
-    assert not listed([]).uint16
-    # three bytes apart stand lead bytes that are none
+    assert listed([300, 5, 256]).range == (None if scan is None else (5, 300))
+    assert listed([]).range == (None if scan is None else (0, -1))
+    # three bytes apart stand lead bytes of uint16 that are none
     data = b"\x94\xcd\xcd\xcd\5\6\xcd\1\1"
     found = find_ids(data, 0, len(data))
     assert found is not None
-    assert (found.uint16, found.tolist()) == (False, [0xCDCD, 5, 6, 257])
+    assert found.range == (None if scan is None else (5, 0xCDCD))
+    assert found.tolist() == [0xCDCD, 5, 6, 257]
 
 
 def naive_outside(ids: list[int], spans: list[tuple[int, int]], token: int) -> bool:

@@ -1,0 +1,69 @@
+"""The scans in C, where they were compiled.
+
+`scan` is None where there was no compiler, or where the environment sets `PURE_PYTHON`: then the functions
+in Python that it stands in for do all of the work, with the same results.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias, cast
+
+_Bytes: TypeAlias = bytes | memoryview
+
+
+class Scan(Protocol):
+    """What `_scan.c` offers. Positions are those of the buffer; nothing outside of [pos, end) is read.
+
+    Nothing is raised for what the bytes hold: -1 or None says that they are not what was asked for, and
+    the function in Python then says why.
+    """
+
+    def skip(self, buf: _Bytes, pos: int, end: int, max_depth: int, max_values: int, /) -> int:
+        """The position after a value, -1 if it is truncated, unknown, too deep or of too many values."""
+        ...
+
+    def bounds(
+        self, buf: _Bytes, pos: int, end: int, count: int, max_depth: int, max_values: int, /
+    ) -> list[int] | None:
+        """The positions of `count` values and the position after the last."""
+        ...
+
+    def advance(self, buf: _Bytes, pos: int, end: int, count: int, /) -> int:
+        """The position after `count` integers, -1 if they are not all integers."""
+        ...
+
+    def measure(self, buf: _Bytes, pos: int, end: int, count: int, /) -> tuple[int, int, int] | None:
+        """(position after, least, most) of `count` integers, None if they are not all integers.
+
+        What int64 does not hold counts as its ends. Of no integers the least is 0 and the most -1.
+        """
+        ...
+
+    def holds(self, buf: _Bytes, pos: int, end: int, ids: Sequence[int], /) -> bool | None:
+        """Whether one of the integers in [pos, end) is one of up to 16 ids; None if they are not all integers."""
+        ...
+
+    def text(
+        self, payload: bytes, tag: bytes, max_tail: int, /
+    ) -> tuple[str, int, int, int, int, int, int, int, bytes | None] | None:
+        """The parts of an array that begins with a tag, a string of up to 255 bytes, two nils and integers.
+
+        (string, fields, where the list is, its first element, its end, its length, least, most, the bytes
+        behind it, or None for more than `max_tail` of them). None for any other form.
+        """
+        ...
+
+
+def _load() -> Scan | None:
+    if os.environ.get("PURE_PYTHON"):
+        return None
+    try:
+        return cast(Scan, importlib.import_module("sidecar.wire._scan"))
+    except ImportError:
+        return None
+
+
+scan: Final = _load()
