@@ -43,7 +43,7 @@ class Context:
     the model's own placeholder where the engine searches for it, `encoder` the tokenizer of a model
     whose full sequence has text in it. The memories
     belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
-    the ends of text requests that have passed every rule; it belongs to the TokenSpeed dialect.
+    the ends of text requests that have passed every rule; they belong to `dialects.express`.
     """
 
     spec: ModelSpec
@@ -57,7 +57,7 @@ class Context:
     rids: RidMemory = field(default_factory=lambda: RidMemory(30.0))
     contents: ContentMemory = field(default_factory=lambda: ContentMemory(30.0))
     segments: SegmentMemory = field(default_factory=SegmentMemory)
-    tails: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    tails: dict[bytes, Any] = field(default_factory=dict)
 
     @classmethod
     def from_settings(

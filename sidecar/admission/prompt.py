@@ -13,6 +13,11 @@ RESERVED_TOKENS: Final = 2
 """The scheduler takes prompts of at most max_model_len - 2 ids."""
 
 
+def vocabulary_limit(spec: ModelSpec) -> int:
+    """The first id that a prompt may not hold."""
+    return min(spec.vocab_size or MAX_TOKEN_ID, MAX_TOKEN_ID)
+
+
 def check_ids(
     ids: IdList | None,
     unpadded: IdList | None,
@@ -27,7 +32,7 @@ def check_ids(
     `runs` are the media's spans in the unpadded ids, where they have been located. Returns whether the
     unpadded ids are also free of `placeholders` outside of them: one look at the ids answers both.
     """
-    vocabulary = min(spec.vocab_size or MAX_TOKEN_ID, MAX_TOKEN_ID)
+    vocabulary = vocabulary_limit(spec)
     free = True
     if ids is not None:
         if unpadded is not None:

@@ -87,7 +87,23 @@ def finalize(
         raise Rejection(*plan.verify_refusal)
     if plan.keep:
         return None
-    return plan.head + (plan.seed or seed or pack_int(zlib.crc32(rid.encode()))) + plan.tail
+    return plan.head + (plan.seed or seed or seed_of(rid)) + plan.tail
+
+
+def seed_of(rid: str) -> bytes:
+    """The encoding of the seed that the engine gives a request without one: `resolve_seed`."""
+    seed = zlib.crc32(rid.encode())
+    return b"\xce" + seed.to_bytes(4) if seed > 0xFFFF else pack_int(seed)
+
+
+def final_parts(span: Buffer, vocab_size: int | None) -> tuple[bytes, bytes | None, bytes] | None:
+    """What `finalize` puts in the place of params that it does not refuse, whatever the rid.
+
+    The bytes before the seed, the seed, None for `seed_of` the rid, and the bytes behind it; None for
+    params that are final already.
+    """
+    plan, seed = _plans.get(span, vocab_size)
+    return None if plan.keep else (plan.head, plan.seed or seed, plan.tail)
 
 
 def check_logprobs(query: LogprobQuery, output_logprobs: bool) -> None:

@@ -33,10 +33,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count a duration, or several of which each took so long."""
+        self.counts[bisect_left(self.bounds, seconds)] += count
+        self.sum += seconds * count
 
 
 class Metrics:

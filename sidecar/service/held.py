@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from enum import Enum, auto
+from time import perf_counter
 
-from sidecar.outcome import Envelope, Outcome
+from sidecar.outcome import Envelope, Lap, Outcome
 from sidecar.wire.msgpack import Buffer
 
 
@@ -53,6 +54,18 @@ class Held:
         self.sent = 0
         self.future: Future[None] | None = None
         self.laps: list[tuple[str, float]] = []
+
+    def start_laps(self) -> Lap:
+        """What a stage's end is told to, from now on; each lap is kept in `laps`."""
+        since = perf_counter()
+
+        def lap(stage: str) -> None:
+            nonlocal since
+            now = perf_counter()
+            self.laps.append((stage, now - since))
+            since = now
+
+        return lap
 
     @property
     def rest(self) -> Sequence[Sequence[Buffer]]:

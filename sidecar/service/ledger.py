@@ -12,12 +12,13 @@ from time import perf_counter
 from typing import Final
 
 from sidecar.admission.shm import SegmentProbe
+from sidecar.dialects import express
 from sidecar.observability.logs import RateLimitedLogger
 from sidecar.observability.metrics import Metrics
 from sidecar.observability.status import RecentRefusals
 from sidecar.outcome import Envelope, Kind, Outcome, Result
 from sidecar.recording import Direction
-from sidecar.service.taps import Taps
+from sidecar.service.taps import NoTaps, Taps
 from sidecar.wire.msgpack import Buffer
 
 Keep = Callable[[Sequence[Buffer], Outcome], None]
@@ -37,7 +38,7 @@ class Ledger:
     `taps` are shown every message as it comes and as it leaves.
     """
 
-    def __init__(self, metrics: Metrics, probe: SegmentProbe, keep: Keep, taps: Taps | None = None) -> None:
+    def __init__(self, metrics: Metrics, probe: SegmentProbe, keep: Keep, taps: Taps | NoTaps | None = None) -> None:
         self.log = RateLimitedLogger(logger)
         self.refusals = RecentRefusals()
         self.moved = 0
@@ -45,7 +46,7 @@ class Ledger:
         self._metrics = metrics
         self._probe = probe
         self._keep = keep
-        self._taps = taps
+        self.taps: Taps | NoTaps = taps if taps is not None else NoTaps()
         self._since = 0.0
         self._stages = metrics.stages
 
@@ -64,17 +65,33 @@ class Ledger:
         metrics = self._metrics
         metrics.received[envelope.kind] += 1
         metrics.received_bytes += nbytes
-        if self._taps is not None and self._taps.active:
-            self._taps.offer(Direction.INGRESS, envelope.message.frames)
+        if self.taps.active:
+            self.taps.offer(Direction.INGRESS, envelope.message.frames)
+
+    def passed(self, rids: Sequence[str], received: int, left: int, read_s: float, sent_s: float) -> None:
+        """Book the receipt and the hand-over of requests that went the short way, and their bytes.
+
+        `read_s` is what reading one of them took, all stages before the hand-over in one, `sent_s` what a
+        hand-over took on average.
+        """
+        count = len(rids)
+        self.moved += count
+        metrics = self._metrics
+        metrics.received[_GENERATE] += count
+        metrics.received_bytes += received
+        metrics.requests[express.DIALECT, _FORWARDED] += count
+        metrics.sent_bytes += left
+        self._stages["parse"].observe(read_s, count)
+        self._stages["send"].observe(sent_s, count)
 
     def handed_over(self, outcome: Outcome, nbytes: int) -> None:
         """Book a message whose `nbytes` were given to libzmq."""
         self.moved += 1
         metrics = self._metrics
         metrics.sent_bytes += nbytes
-        if self._taps is not None and self._taps.active:
+        if self.taps.active:
             for frames in outcome.messages:
-                self._taps.offer(Direction.EGRESS, frames, str(outcome.result))
+                self.taps.offer(Direction.EGRESS, frames, str(outcome.result))
         if outcome.kind is _GENERATE:
             metrics.requests[outcome.dialect, outcome.result] += 1
             if outcome.result is not _FORWARDED:

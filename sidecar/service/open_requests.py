@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -94,7 +94,7 @@ class RankLedger(Ledger):
     """
 
     def __init__(self, shared: Ledger, requests: OpenRequests | None) -> None:
-        super().__init__(shared._metrics, shared._probe, shared._keep, shared._taps)
+        super().__init__(shared._metrics, shared._probe, shared._keep, shared.taps)
         self.log = shared.log
         self.refusals = shared.refusals
         self._requests = requests
@@ -110,6 +110,13 @@ class RankLedger(Ledger):
                 requests.add(outcome.rid)
         elif outcome.kind is Kind.ABORT:
             requests.end(outcome.rids)
+
+    def passed(self, rids: Sequence[str], received: int, left: int, read_s: float, sent_s: float) -> None:
+        """Book requests that went the short way."""
+        super().passed(rids, received, left, read_s, sent_s)
+        if self._requests is not None:
+            for rid in rids:
+                self._requests.add(rid)
 
     def answered(self, envelope: Envelope) -> None:
         """Book a request whose terminal output was sent from here."""

@@ -19,6 +19,15 @@ MAX_TAPS: Final = 4
 _ANSWER_S: Final = 5.0
 
 
+class NoTaps:
+    """Where nothing can be tapped."""
+
+    active: Final = False
+
+    def offer(self, direction: Direction, frames: Sequence[Buffer], outcome: str = "") -> None:
+        """Nobody wants it."""
+
+
 class Taps:
     """The open taps, by the recorder's address. All but `post` and `delete` on the event loop's thread."""
 

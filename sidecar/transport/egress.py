@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import zmq
 
+from sidecar.transport.mailbox import Mailbox
 from sidecar.wire.msgpack import Buffer
 
 REFERENCE_BYTES: Final = 32 * 1024
@@ -65,8 +66,7 @@ class Egress:
         self._waiting = False
         self._paced = False
         self._leases: set[_Lease] = set()
-        self._released: deque[_Lease] = deque()
-        self._reaping = False
+        self._released: Mailbox[_Lease] = Mailbox(self._reap)
         self._closed = False
         socket.copy_threshold = 0  # who decides is `REFERENCE_BYTES`
 
@@ -80,6 +80,15 @@ class Egress:
 
         A message is handed over as a whole or not at all. Its buffers must not be written to again.
         """
+        if len(frames) == 1 and len(frames[0]) < REFERENCE_BYTES:
+            try:
+                self._send(frames[0], _NOBLOCK)
+            except zmq.Again:
+                self._wait()
+                return False
+            if nbytes:
+                self._on_release(nbytes)
+            return True
         index, last = 0, len(frames) - 1
         lease: _Lease | None = None
         try:
@@ -128,6 +137,7 @@ class Egress:
     def close(self, linger_s: float) -> None:
         """Close the socket; libzmq goes on delivering what it was handed for at most `linger_s`."""
         self._closed = True
+        self._released.close()
         self._stop_waiting()
         self._socket.close(linger=int(linger_s * 1000))
 
@@ -166,16 +176,11 @@ class Egress:
 
     def _part_released(self, lease: _Lease, reference: weakref.ref[memoryview]) -> None:
         """Called on whatever thread drops the view: pyzmq's own, most often."""
-        self._released.append(lease)
-        if not self._reaping and not self._closed:
-            self._reaping = True
-            with contextlib.suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._reap)
+        self._released.put(lease)
 
-    def _reap(self) -> None:
-        self._reaping = False
-        while self._released:
-            lease = self._released.popleft()
+    def _reap(self, released: deque[_Lease]) -> None:
+        while released:
+            lease = released.popleft()
             lease.parts -= 1
             if lease.parts == 0 and lease.sent:
                 self._leases.discard(lease)

@@ -97,27 +97,31 @@ class Ingress:
     def _take_batch(self) -> None:
         receive, handler = self._socket.recv, self._handler
         deadline = perf_counter() + BATCH_S
-        for _ in range(BATCH_MESSAGES):
-            if not self._reading:
-                return
+        for taken in range(BATCH_MESSAGES):
             try:
                 frame = receive(_NOBLOCK, False)
             except zmq.Again:
-                self.empty = True
+                self._count(taken, True)
                 return
-            size = nbytes = len(frame)
-            frames: list[Buffer] = [frame.bytes if size < REFERENCE_BYTES else frame.buffer]
+            nbytes = len(frame)
+            frames: list[Buffer] = [frame.bytes if nbytes < REFERENCE_BYTES else frame.buffer]
             while frame.more:
                 frame = receive(_NOBLOCK, False)
                 size = len(frame)
                 nbytes += size
                 frames.append(frame.bytes if size < REFERENCE_BYTES else frame.buffer)
-            self.empty = False
-            self.messages += 1
             try:
                 handler(frames, nbytes)
             except Exception:
                 logger.exception("a message of %d frames and %d bytes could not be handled", len(frames), nbytes)
+            if not self._reading:
+                self._count(taken + 1, False)
+                return
             if perf_counter() > deadline:
                 break
+        self._count(taken + 1, False)
         self._schedule()
+
+    def _count(self, taken: int, empty: bool) -> None:
+        self.messages += taken
+        self.empty = empty

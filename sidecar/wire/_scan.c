@@ -349,34 +349,54 @@ scan_advance(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 }
 
 PyDoc_STRVAR(text_doc,
-"text(payload, tag, max_tail)\n--\n\n"
-"The parts of an array that begins with `tag`, a string of up to 255 bytes, two nils and a list of integers:\n"
-"(string, fields, position of the list, its first element, its end, its length, least, most, bytes behind it).\n"
-"The last is None if it is longer than `max_tail`. None if the payload has another form.");
+"text(payload, tag, tails, limit, longest)\n--\n\n"
+"(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of so many fields that begins\n"
+"with `tag`, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in [0, limit). None if the\n"
+"payload has another form or `tails`, a dict, nothing for it. Either bound may be None.");
+
+/* A bound that may be None: then it is the largest there is. */
+static int
+take_bound(PyObject *argument, int64_t *bound)
+{
+    *bound = argument == Py_None ? INT64_MAX : PyLong_AsLongLong(argument);
+    return *bound == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* The length of an array and the position of its first element; -1 if none stands there. */
+static Py_ssize_t
+read_array_header(const uint8_t *buf, Py_ssize_t pos, Py_ssize_t end, Py_ssize_t *body)
+{
+    if (pos >= end)
+        return -1;
+    uint8_t lead = buf[pos];
+    if (lead >> 4 == 0x9) {
+        *body = pos + 1;
+        return lead & 0x0F;
+    }
+    int width = lead == 0xDC || lead == 0xDD ? prefix_bytes(lead) : 0;
+    if (width == 0 || width > end - pos - 1)
+        return -1;
+    *body = pos + 1 + width;
+    return (Py_ssize_t)big_endian(buf + pos + 1, width);
+}
 
 static PyObject *
 scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 3 || !PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "expected bytes, bytes and a number");
+    if (nargs != 5 || !PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[1]) || !PyDict_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "expected bytes, bytes, a dict and two bounds");
         return NULL;
     }
-    Py_ssize_t max_tail = PyLong_AsSsize_t(args[2]);
-    if (max_tail == -1 && PyErr_Occurred())
+    int64_t limit, longest;
+    if (take_bound(args[3], &limit) < 0 || take_bound(args[4], &longest) < 0)
         return NULL;
     const uint8_t *buf = (const uint8_t *)PyBytes_AS_STRING(args[0]);
-    Py_ssize_t end = PyBytes_GET_SIZE(args[0]), tag = PyBytes_GET_SIZE(args[1]), pos, fields;
+    Py_ssize_t end = PyBytes_GET_SIZE(args[0]), tag = PyBytes_GET_SIZE(args[1]), pos, body, name, size;
 
-    if (end >= 1 && buf[0] >> 4 == 0x9)
-        fields = buf[0] & 0x0F, pos = 1;
-    else if (end >= 3 && buf[0] == 0xDC)
-        fields = (Py_ssize_t)big_endian(buf + 1, 2), pos = 3;
-    else
-        Py_RETURN_NONE;
-    if (end - pos < tag + 2 || memcmp(buf + pos, PyBytes_AS_STRING(args[1]), (size_t)tag) != 0)
+    Py_ssize_t fields = read_array_header(buf, 0, end, &pos);
+    if (fields < 0 || end - pos < tag + 2 || memcmp(buf + pos, PyBytes_AS_STRING(args[1]), (size_t)tag) != 0)
         Py_RETURN_NONE;
     pos += tag;
-    Py_ssize_t name, size;
     if (buf[pos] >> 5 == 5)
         name = pos + 1, size = buf[pos] & 0x1F;
     else if (buf[pos] == 0xD9)
@@ -386,18 +406,23 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     pos = name + size;
     if (end - pos < 3 || buf[pos] != 0xC0 || buf[pos + 1] != 0xC0)
         Py_RETURN_NONE;
-    Py_ssize_t start = pos + 2, body, count;
-    if (buf[start] >> 4 == 0x9)
-        count = buf[start] & 0x0F, body = start + 1;
-    else if (buf[start] == 0xDC && end - start >= 3)
-        count = (Py_ssize_t)big_endian(buf + start + 1, 2), body = start + 3;
-    else if (buf[start] == 0xDD && end - start >= 5)
-        count = (Py_ssize_t)big_endian(buf + start + 1, 4), body = start + 5;
-    else
-        Py_RETURN_NONE;
+    Py_ssize_t count = read_array_header(buf, pos + 2, end, &body);
     Range range;
-    if (!measure(buf, body, end, count, &range))
+    if (count < 1 || count > longest || !measure(buf, body, end, count, &range))
         Py_RETURN_NONE;
+    if (args[3] != Py_None && (range.least < 0 || range.most >= limit))
+        Py_RETURN_NONE;
+
+    PyObject *tail = PyBytes_FromStringAndSize((const char *)buf + range.after, end - range.after);
+    if (tail == NULL)
+        return NULL;
+    PyObject *known = PyDict_GetItemWithError(args[2], tail);
+    Py_DECREF(tail);
+    if (known == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_NONE;
+    }
     PyObject *string = PyUnicode_DecodeUTF8((const char *)buf + name, size, NULL);
     if (string == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
@@ -405,17 +430,55 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    Py_ssize_t behind = end - range.after;
-    PyObject *tail = behind > max_tail ? Py_NewRef(Py_None)
-                                       : PyBytes_FromStringAndSize((const char *)buf + range.after, behind);
-    return Py_BuildValue("(NnnnnnLLN)", string, fields, start, body, range.after, count, (long long)range.least,
-                         (long long)range.most, tail);
+    return Py_BuildValue("(NnnO)", string, fields, range.after, known);
+}
+
+PyDoc_STRVAR(join_doc,
+"join(payload, end, *parts)\n--\n\n"
+"The first `end` bytes of a payload, and up to 8 parts behind them.");
+
+#define MAX_PARTS 8
+
+static PyObject *
+scan_join(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 2 || nargs > 2 + MAX_PARTS || !PyBytes_CheckExact(args[0])) {
+        PyErr_Format(PyExc_TypeError, "expected bytes, a position and up to %d parts", MAX_PARTS);
+        return NULL;
+    }
+    Py_ssize_t end = PyLong_AsSsize_t(args[1]);
+    if (end == -1 && PyErr_Occurred())
+        return NULL;
+    if (end < 0 || end > PyBytes_GET_SIZE(args[0])) {
+        PyErr_Format(PyExc_ValueError, "position %zd is not in the payload", end);
+        return NULL;
+    }
+    Py_ssize_t size = end;
+    for (Py_ssize_t i = 2; i < nargs; i++) {
+        if (!PyBytes_CheckExact(args[i])) {
+            PyErr_SetString(PyExc_TypeError, "a part must be bytes");
+            return NULL;
+        }
+        size += PyBytes_GET_SIZE(args[i]);
+    }
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
+    if (joined == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(joined);
+    memcpy(at, PyBytes_AS_STRING(args[0]), (size_t)end);
+    at += end;
+    for (Py_ssize_t i = 2; i < nargs; i++) {
+        memcpy(at, PyBytes_AS_STRING(args[i]), (size_t)PyBytes_GET_SIZE(args[i]));
+        at += PyBytes_GET_SIZE(args[i]);
+    }
+    return joined;
 }
 
 static PyMethodDef methods[] = {
     {"advance", _PyCFunction_CAST(scan_advance), METH_FASTCALL, advance_doc},
     {"bounds", _PyCFunction_CAST(scan_bounds), METH_FASTCALL, bounds_doc},
     {"holds", _PyCFunction_CAST(scan_holds), METH_FASTCALL, holds_doc},
+    {"join", _PyCFunction_CAST(scan_join), METH_FASTCALL, join_doc},
     {"measure", _PyCFunction_CAST(scan_measure), METH_FASTCALL, measure_doc},
     {"skip", _PyCFunction_CAST(scan_skip), METH_FASTCALL, skip_doc},
     {"text", _PyCFunction_CAST(scan_text), METH_FASTCALL, text_doc},

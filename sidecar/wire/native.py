@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+T = TypeVar("T")
 
 _Bytes: TypeAlias = bytes | memoryview
 
@@ -46,13 +48,17 @@ class Scan(Protocol):
         """Whether one of the integers in [pos, end) is one of up to 16 ids; None if they are not all integers."""
         ...
 
-    def text(
-        self, payload: bytes, tag: bytes, max_tail: int, /
-    ) -> tuple[str, int, int, int, int, int, int, int, bytes | None] | None:
-        """The parts of an array that begins with a tag, a string of up to 255 bytes, two nils and integers.
+    def join(self, payload: bytes, end: int, /, *parts: bytes) -> bytes:
+        """The first `end` bytes of a payload, and up to 8 parts behind them."""
+        ...
 
-        (string, fields, where the list is, its first element, its end, its length, least, most, the bytes
-        behind it, or None for more than `max_tail` of them). None for any other form.
+    def text(
+        self, payload: bytes, tag: bytes, tails: dict[bytes, T], limit: int | None, longest: int | None, /
+    ) -> tuple[str, int, int, T] | None:
+        """(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of such a form.
+
+        It begins with the tag, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in
+        [0, limit). None if the payload has another form, or `tails` nothing for it.
         """
         ...
 

@@ -151,9 +151,8 @@ def read_request(
     *,
     max_items: int,
     max_depth: int,
-    ids: IdList | None = None,
 ) -> RequestView:
-    """The view of a generate request whose rid has been read. `ids` is its prompt if that was found before.
+    """The view of a generate request whose rid has been read.
 
     Raises `Rejection(malformed_request)` for a wrong tag, too few fields, a field of a type that the
     engine's decoder refuses, or bytes after the array, `Rejection(too_large)` for deep nesting, and what
@@ -171,12 +170,12 @@ def read_request(
     if payload[body : body + len(_TAG)] != _TAG:
         raise Rejection(Reason.MALFORMED_REQUEST, f"the tag is not {GENERATE_TAG}")
     bounds = element_bounds(payload, body, end, Request.INPUT_IDS, max_depth)
-    found, pos = _read_list(payload, bounds[-1], end, max_depth, ids)
+    found, pos = _read_list(payload, bounds[-1], end, max_depth)
     bounds.append(pos)
     bounds += element_bounds(payload, pos, end, min(count, Request.INPUT_IDS_UNPADDED) - len(bounds) + 1, max_depth)[1:]
     unpadded, media, media_error = None, None, None
     if count > Request.INPUT_IDS_UNPADDED:
-        unpadded, pos = _read_list(payload, bounds[-1], end, max_depth, None)
+        unpadded, pos = _read_list(payload, bounds[-1], end, max_depth)
         bounds.append(pos)
     if count > Request.MULTIMODAL_INPUTS:
         pos = bounds[-1]
@@ -198,11 +197,11 @@ def read_request(
     return RequestView(payload, array, rid, found, unpadded, media)
 
 
-def _read_list(payload: Buffer, pos: int, end: int, max_depth: int, known: IdList | None) -> tuple[IdList | None, int]:
+def _read_list(payload: Buffer, pos: int, end: int, max_depth: int) -> tuple[IdList | None, int]:
     """The id list at `pos`, None if another type stands there, and the position after it."""
     if pos >= end:
         raise truncated(pos, end)
-    found = known if known is not None and known.start == pos else find_ids(payload, pos, end, max_depth)
+    found = find_ids(payload, pos, end, max_depth)
     return found, found.end if found is not None else skip(payload, pos, end, max_depth)
 
 

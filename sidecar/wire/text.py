@@ -1,16 +1,16 @@
-"""The form that nearly every text request has, recognised in one straight run over its first bytes.
+"""The form that nearly every text request has, recognised in one straight run over its bytes.
 
-A frontend's text requests differ in their rid, their ids and sometimes their seed; what stands behind
-the ids is one of a handful of byte strings. Whoever has checked such a tail once need not check it
-again: see `dialects.tokenspeed`.
+A frontend's text requests differ in their rid and their ids; what stands behind the ids is one of a
+handful of byte strings. Whoever has checked such a tail once need not check it again: see
+`dialects.express`.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias, TypeVar
 
 from sidecar.errors import Rejection
-from sidecar.wire.ids import IdList, find_ids
+from sidecar.wire.ids import find_ids, prove_ids
 from sidecar.wire.msgpack import pack_str
 from sidecar.wire.native import scan
 from sidecar.wire.tokenspeed import GENERATE_TAG
@@ -19,36 +19,32 @@ _TAG: Final = pack_str(GENERATE_TAG)
 MAX_TAIL_BYTES: Final = 512
 """A longer tail holds more than sampling params and flags, and would not come again."""
 
+T = TypeVar("T")
+
 _TWO_NILS: Final = b"\xc0\xc0"
 
+TextParts: TypeAlias = tuple[str, int, int, T]
+"""(rid, number of fields, end of the ids, what is known of the bytes behind them)."""
 
-class TextRequest(NamedTuple):
-    """A request of `fields` fields with a short rid, no worker address and no text: only ids.
 
-    `ids` are found, not proved. `tail` are the fields behind them, which nobody has looked at; None if
-    they are longer than those of a text request.
+def match_text(
+    payload: bytes, tails: dict[bytes, T], limit: int | None = None, longest: int | None = None
+) -> TextParts[T] | None:
+    """The parts of a request with a short rid, no worker address, no text, good ids and a tail that is known.
+
+    A rid is short up to 255 bytes; ids are good if there are 1 to `longest` of them and all are integers in
+    [0, limit). None if it has another form, however well-formed that may be.
     """
-
-    rid: str
-    ids: IdList
-    fields: int
-    tail: bytes | None
-
-
-def match_text(payload: bytes) -> TextRequest | None:
-    """The parts of a payload of that form, None if it has another, however well-formed that may be."""
     if scan is not None:
-        found = scan.text(payload, _TAG, MAX_TAIL_BYTES)
-        if found is None:
-            return None
-        rid, fields, start, body, end, n, least, most, tail = found
-        return TextRequest(rid, IdList(payload, start, body, end, n, (least, most)), fields, tail)
+        return scan.text(payload, _TAG, tails, limit, longest)
     try:
         lead = payload[0]
         if lead >> 4 == 0x9:
             pos, fields = 1, lead & 0x0F
         elif lead == 0xDC:
             pos, fields = 3, payload[1] << 8 | payload[2]
+        elif lead == 0xDD:
+            pos, fields = 5, int.from_bytes(payload[1:5], "big")
         else:
             return None
         if not payload.startswith(_TAG, pos):
@@ -66,9 +62,24 @@ def match_text(payload: bytes) -> TextRequest | None:
         if not payload.startswith(_TWO_NILS, end):
             return None
         ids = find_ids(payload, end + 2, len(payload))
-        if ids is None:
+        if ids is None or ids.n < 1 or (longest is not None and ids.n > longest):
             return None
-        tail = payload[ids.end :] if len(payload) - ids.end <= MAX_TAIL_BYTES else None
-        return TextRequest(payload[start:end].decode(), ids, fields, tail)
+        known = tails.get(payload[ids.end :])
+        if known is None:
+            return None
+        if limit is not None:
+            prove_ids(ids, limit, "input_ids")
+        elif not {int}.issuperset(map(type, ids.tolist())):
+            return None
+        return payload[start:end].decode(), fields, ids.end, known
     except (IndexError, UnicodeDecodeError, Rejection):
         return None
+
+
+def join_tail(payload: bytes, end: int, /, *parts: bytes) -> bytes:
+    """The first `end` bytes of a payload, and at most 8 parts behind them."""
+    return b"".join((payload[:end], *parts))
+
+
+replace_tail: Final = scan.join if scan is not None else join_tail
+"""`join_tail`, without a copy of its own of what stays."""

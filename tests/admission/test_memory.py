@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.admission import memory
-from sidecar.admission.memory import Content, ContentMemory, Recent, RidMemory
+from sidecar.admission.memory import Content, ContentMemory, Recent, RecentKeys, RidMemory
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
@@ -64,6 +64,55 @@ def test_recent_is_a_bounded_map_over_time(events: list[tuple[int, int]], capaci
             assert got == (kept[0] if kept else None)
 
 
+def test_keys_are_forgotten_after_their_window() -> None:
+    keys = RecentKeys(10.0, 100)
+    assert keys.add("a", 0.0)
+    assert (keys.add("a", 9.999), keys.holds("a", 9.999), keys.holds("a", 10.0)) == (False, True, False)
+    assert keys.add("b", 6.0)
+    assert keys.add("a", 10.0)  # the generation has turned
+    assert (keys.add("b", 15.9), keys.add("b", 16.0)) == (False, True)
+    keys.discard("b")
+    keys.discard("nothing")
+    assert (keys.holds("b", 16.0), keys.add("b", 16.0)) == (False, True)
+
+
+def test_at_least_half_of_the_capacity_is_remembered_and_never_more_than_all_of_it() -> None:
+    keys = RecentKeys(1e9, 6)
+    for number in range(50):
+        assert keys.add(number, 0.0)
+        assert len(keys) <= 6
+        assert all(keys.holds(recent, 0.0) for recent in range(max(number - 2, 0), number + 1))
+
+
+def test_keys_that_have_aged_are_freed_a_few_at_a_time() -> None:
+    keys = RecentKeys(10.0, 1 << 20)
+    for number in range(1000):
+        keys.add(number, 0.0)
+    keys.add("later", 10.0)
+    assert len(keys) == 1001
+    keys.add("still later", 20.0)
+    assert len(keys) == 2
+    assert sum(map(len, keys._fading)) == 1000 - memory.MAX_FORGOTTEN
+    for number in range(250):
+        keys.add(f"new {number}", 20.0)
+    assert keys._fading == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=60), st.integers(1, 8))
+def test_keys_are_a_set_over_time(events: list[tuple[int, int]], window: int) -> None:
+    keys = RecentKeys(window, 1 << 20)
+    now = 0
+    added: dict[int, int] = {}
+    for key, wait in events:
+        now += wait
+        fresh = key not in added or now - added[key] >= window
+        assert keys.add(key, now) is fresh
+        if fresh:
+            added[key] = now
+        for other in range(6):
+            assert keys.holds(other, now) is (other in added and now - added[other] < window)
+
+
 def test_rids_live_within_the_window() -> None:
     rids = RidMemory(30.0)
     assert not rids.is_live("a", 0.0)
@@ -73,7 +122,9 @@ def test_rids_live_within_the_window() -> None:
     assert not rids.is_live("b", 1.0)
     rids.claim("", 31.0)
     assert rids.is_live("", 31.0)
-    assert len(rids) == 1
+    assert len(rids) == 2
+    rids.claim("c", 62.0)
+    assert len(rids) == 2
 
 
 def test_a_window_of_zero_remembers_nothing() -> None:
@@ -100,7 +151,7 @@ def test_long_rids_are_kept_as_digests() -> None:
     for rid in long[:2]:
         rids.claim(rid, 0.0)
     assert [rids.is_live(rid, 1.0) for rid in long] == [True, True, False]
-    assert all(len(key) <= memory._LONG_KEY for key in rids._recent._entries)  # type: ignore[arg-type]
+    assert all(len(key) <= memory._LONG_KEY for key in rids._recent._young)  # type: ignore[arg-type]
 
 
 def content(

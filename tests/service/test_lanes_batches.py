@@ -31,7 +31,7 @@ def test_small_messages_leave_when_the_batch_ends(run: Run) -> None:
     def body(bench: Bench) -> None:
         take(bench, text("a"), text("b"), text("c"))
         assert bench.trace == []
-        assert (bench.lanes.held, bench.lanes.inflight) == (3, 3)
+        assert (bench.lanes.held, bench.lanes.inflight) == (3, 1)  # those that went the short way are booked later
         assert bench.balanced()
         bench.lanes.end_batch()
         assert bench.trace == adds("a", "b", "c")
@@ -91,6 +91,58 @@ def test_a_rid_that_comes_twice_in_a_batch_is_a_duplicate(run: Run) -> None:
         bench.lanes.end_batch()
         assert bench.trace == adds("a", "b")
         assert bench.count("dropped") == 1
+
+    case(run, body)
+
+
+def test_the_short_way_is_in_all_books(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        messages = [text(rid) for rid in "abcd"]
+        take(bench, *messages)
+        bench.lanes.end_batch()
+        metrics = bench.metrics
+        assert bench.trace == adds(*"abcd")
+        assert (metrics.received["generate"], bench.count("forwarded"), bench.ledger.moved) == (4, 4, 4)
+        assert metrics.received_bytes == sum(map(len, messages))
+        assert metrics.sent_bytes == sum(len(message[0]) for message in bench.egress.sent)
+        assert [sum(metrics.stages[stage].counts) for stage in ("parse", "send")] == [4, 4]
+        assert metrics.stages["parse"].sum > 0
+
+    case(run, body)
+
+
+def test_the_short_way_ends_where_the_egress_takes_nothing(run: Run) -> None:
+    def body(bench: Bench) -> None:
+        take(bench, *(text(rid) for rid in "abcdb"))
+        bench.lanes.end_batch()
+        assert bench.trace == adds("a", "b")
+        assert (bench.lanes.held, bench.lanes.inflight) == (3, 3)
+        bench.receive(abort("c"))  # withdrawn, so that it can be taken back
+        bench.unblock()
+        assert bench.trace == adds("a", "b", "d")
+        assert (bench.count("cancelled"), bench.count("dropped")) == (1, 1)
+        assert idle(bench)
+
+    case(run, body, room=2)
+
+
+def test_who_taps_sees_every_message(run: Run) -> None:
+    class Watcher:
+        active = True
+
+        def __init__(self) -> None:
+            self.offered = 0
+
+        def offer(self, *_: object) -> None:
+            self.offered += 1
+
+    def body(bench: Bench) -> None:
+        bench.receive(text("a"))
+        watcher = Watcher()
+        bench.ledger.taps = watcher  # type: ignore[assignment]
+        take(bench, text("b"), text("c"))
+        bench.lanes.end_batch()
+        assert watcher.offered == 4
 
     case(run, body)
 

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from sidecar.transport.egress import BULK_BYTES
+from sidecar.wire.msgpack import Buffer
+from sidecar.wire.tokenspeed import GENERATE_TAG, Request
 from tests.build import context
 from tests.service.fakes import Bench
 from tests.service.messages import slow, text
 
 BULK = bytes(BULK_BYTES)
+FIRST = 1000
 RIDS = ("a", "b", "c")
 
 OPERATIONS = st.one_of(
@@ -28,10 +31,21 @@ OPERATIONS = st.one_of(
 
 
 def stamp(payload: bytes, number: int) -> bytes:
-    """The message with its number in http_worker_ipc, so that it can be told from others of its rid."""
+    """The message with its number where it can be told from others of its rid: a request's last id."""
     fields = msgpack.unpackb(payload, strict_map_key=False)
-    fields[2] = str(number)
+    if fields[0] == GENERATE_TAG:
+        fields[Request.INPUT_IDS][-1] = FIRST + number
+    else:
+        fields[2] = str(number)
     return msgpack.packb(fields)
+
+
+def stamp_of(payload: Buffer) -> int:
+    """The number that `stamp` gave."""
+    fields = msgpack.unpackb(payload, strict_map_key=False)
+    if fields[0] == GENERATE_TAG:
+        return int(fields[Request.INPUT_IDS][-1]) - FIRST
+    return int(fields[2])
 
 
 class Watch:
@@ -49,7 +63,7 @@ class Watch:
             gone = {index for _, index in self.seen()}
             for queue in (self.bench.lanes._ready, self.bench.lanes._bulk):
                 if queue and queue[0].committed:
-                    gone.add(int(msgpack.unpackb(queue[0].envelope.message.payload, strict_map_key=False)[2]))
+                    gone.add(stamp_of(queue[0].envelope.message.payload))
             self.forbidden |= {
                 index
                 for index, (kind, other) in self.came.items()
@@ -67,7 +81,7 @@ class Watch:
         found = []
         for payload, *_ in self.bench.egress.sent:
             fields = msgpack.unpackb(payload, strict_map_key=False)
-            found.append((fields[0], int(fields[2])))
+            found.append((fields[0], stamp_of(payload)))
         return found
 
     def check(self) -> None:

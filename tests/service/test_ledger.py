@@ -84,7 +84,7 @@ def test_taps_see_what_comes_and_what_leaves(run: Run, tmp_path: Path) -> None:
         service: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         taps = Taps(service, Framing.NATIVE, Framing.NATIVE)
         bench = Bench(context())
-        bench.ledger._taps = taps
+        bench.ledger.taps = taps
         bench.receive(text("unseen"))
         answer = await asyncio.to_thread(taps.post, {"direction": "both", "to": address})
         assert answer == (200, {"tap": address, "directions": ["egress", "ingress"]})

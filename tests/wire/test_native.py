@@ -25,7 +25,7 @@ from sidecar.wire.ids import find_ids, prove_ids
 from sidecar.wire.msgpack import read_int
 from sidecar.wire.native import Scan
 from sidecar.wire.spans import element_bounds
-from sidecar.wire.text import MAX_TAIL_BYTES, match_text
+from sidecar.wire.text import match_text
 from sidecar.wire.tokenspeed import GENERATE_TAG
 from tests.wire.test_msgpack import values
 
@@ -179,7 +179,15 @@ def test_what_a_caller_may_not_do(compiled: Scan) -> None:
         (untyped.measure, (None, 0, 0, 0)),
         (untyped.holds, (b"", 0, 0, 5)),
         (untyped.holds, (b"", 0, 0)),
-        (untyped.text, (memoryview(b""), b"", 0)),
+        (untyped.text, (memoryview(b""), b"", {}, None, None)),
+        (untyped.text, (b"", b"", [], None, None)),
+        (untyped.text, (b"\x95", b"", {}, "1", None)),
+        (untyped.text, (b"", b"", {}, None)),
+        (untyped.join, (memoryview(b""), 0)),
+        (untyped.join, (b"",)),
+        (untyped.join, (b"", "0")),
+        (untyped.join, (b"", 0, "text")),
+        (untyped.join, (b"", 0, *[b""] * 9)),
     ):
         with pytest.raises(TypeError):
             call(*arguments)
@@ -187,47 +195,45 @@ def test_what_a_caller_may_not_do(compiled: Scan) -> None:
         compiled.holds(b"", 0, 0, range(17))
     with pytest.raises(OverflowError):
         compiled.holds(b"", 0, 0, [2**63])
+    for end in (-1, 4):
+        with pytest.raises(ValueError, match="not in the payload"):
+            compiled.join(b"\1\2\3", end)
 
 
 ids_bytes = st.lists(integers, max_size=40).map(packer.packb)
-prefixes = st.tuples(
-    st.sampled_from(["r", "rid-1", "x" * 31, "x" * 32, "ü" * 90, "x" * 300]).map(packer.packb), ids_bytes
-)
+rids = st.sampled_from(["r", "rid-1", "x" * 31, "x" * 32, "ü" * 90, "x" * 300]).map(packer.packb)
+headers = st.sampled_from([b"\x95", b"\xdc\x00\x18", b"\xdc\x00\x00", b"\xdd\x00\x00\x00\x18", b"\x85"])
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> bytes:
-    """Requests that are text, and such that nearly are."""
-    rid, prompt = draw(prefixes)
-    fields = draw(st.sampled_from([b"\x95", b"\xdc\x00\x18", b"\xdc\x00\x00", b"\xdd\x00\x00\x00\x18", b"\x85"]))
-    tail = draw(st.one_of(st.binary(max_size=20), st.just(b"\xc0" * MAX_TAIL_BYTES), st.just(b"\0" * 600)))
-    data = fields + TAG + rid + draw(st.sampled_from([b"\xc0\xc0", b"\xc0\xa0"])) + prompt + tail
-    if draw(st.booleans()):
-        return data[: draw(st.integers(0, len(data)))]
-    if draw(st.booleans()):
+def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Requests that are text, and such that nearly are, each with what stands behind its ids."""
+    tail = draw(st.one_of(st.binary(max_size=20), st.just(b"\xc0" * 600)))
+    nils = draw(st.sampled_from([b"\xc0\xc0", b"\xc0\xc0", b"\xc0\xc0", b"\xc0\xa0"]))
+    data = draw(headers) + TAG + draw(rids) + nils + draw(ids_bytes) + tail
+    damage = draw(st.sampled_from(["none", "none", "cut", "byte"]))
+    if damage == "cut":
+        data = data[: draw(st.integers(0, len(data)))]
+    elif damage == "byte":
         at = draw(st.integers(0, len(data) - 1))
-        return data[:at] + draw(st.binary(min_size=1, max_size=1)) + data[at + 1 :]
-    return data
+        data = data[:at] + draw(st.binary(min_size=1, max_size=1)) + data[at + 1 :]
+    return data, tail
 
 
-@given(requests())
-@example(b"\x95" + TAG + b"\xa1r\xc0\xc0\x90")
-@example(b"\x95" + TAG + b"\xa2\xff\xfe\xc0\xc0\x91\1")
-@example(b"\x95" + TAG + b"\xd9")
-def test_text_requests(compiled: Scan, data: bytes) -> None:
+bounds = st.none() | st.integers(-1, 400) | st.just(2**31)
+
+
+@given(requests(), bounds, bounds)
+@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\x90", b""), None, None)
+@example((b"\x95" + TAG + b"\xa2\xff\xfe\xc0\xc0\x91\1", b""), None, None)
+@example((b"\x95" + TAG + b"\xd9", b""), None, None)
+@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\xdd\xff\xff\xff\xff\1", b""), None, None)
+def test_text_requests(compiled: Scan, made: tuple[bytes, bytes], limit: int | None, longest: int | None) -> None:
+    data, tail = made
+    tails = {tail: "known"}
     with in_python():
-        expected = match_text(data)
-    found = compiled.text(data, TAG, MAX_TAIL_BYTES)
-    if expected is None:
-        assert found is None
-        return
-    ids = expected.ids
-    measured = compiled.measure(data, ids.body, len(data), ids.n)
-    if measured is None or measured[0] != ids.end:  # no integers, or none at all: another way leads to the same
-        assert found is None
-        return
-    place = (ids.start, ids.body, ids.end, ids.n, *measured[1:])
-    assert found == (expected.rid, expected.fields, *place, expected.tail)
+        expected = match_text(data, tails, limit, longest)
+    assert compiled.text(data, TAG, tails, limit, longest) == expected
 
 
 @given(stretches, st.integers(0, 2**31), st.sets(st.integers(0, 300), max_size=3))

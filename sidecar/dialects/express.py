@@ -1,0 +1,91 @@
+"""The short way: text requests in which everything but the rid and the ids has passed before.
+
+What stands behind a text request's ids, its tail, has the sampling params and the flags. Whether it may
+pass and what is edited in it depends on its bytes alone. So the tails of requests that took the long way
+are remembered, and one that comes again leaves the ids, the length and the seed to look at: 1.4 us in
+place of 8.5 for a request of 190 ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from sidecar.admission.prompt import RESERVED_TOKENS, vocabulary_limit
+from sidecar.admission.sampling_finalize import seed_of
+from sidecar.context import Context
+from sidecar.wire.framing import TYPE_ADD, Framing
+from sidecar.wire.msgpack import Buffer
+from sidecar.wire.text import match_text, replace_tail
+
+DIALECT: Final = "tokenspeed"
+
+MAX_TAILS: Final = 1024
+"""How many tails are remembered; at the bound, all are forgotten."""
+
+Passage: TypeAlias = tuple[str, Sequence[Buffer], int]
+"""(rid, the frames that leave, their bytes)."""
+
+
+class Tail(NamedTuple):
+    """A tail that has passed, in requests of so many fields.
+
+    `edited` is None if it leaves as it came, else what stands in its place: the bytes before the seed, the
+    seed, None for the one that comes from the rid, and the bytes behind it.
+    """
+
+    fields: int
+    edited: tuple[bytes, bytes | None, bytes] | None
+
+
+class Express:
+    """The short way in a context; what of its policy never changes is looked up once."""
+
+    __slots__ = ("_context", "_frames", "_limit", "_max_bytes", "_native", "_same", "_tails", "_typed")
+
+    def __init__(self, context: Context) -> None:
+        policy = context.policy
+        self._context = context
+        self._tails: dict[bytes, Tail] = context.tails
+        self._typed = policy.ingress_framing is Framing.TYPED
+        self._native = policy.egress_framing is Framing.NATIVE
+        self._same = policy.egress_framing is policy.ingress_framing
+        self._frames = 2 if self._typed else 1
+        self._limit = vocabulary_limit(context.spec) if policy.token_ids == "strict" else None
+        self._max_bytes = policy.limits.message_bytes if policy.limits.frames >= self._frames else 0
+
+    def __call__(self, frames: Sequence[Buffer], nbytes: int) -> Passage | None:
+        """What a text request with a known tail becomes: the same as on the long way, which None leaves it to.
+
+        `nbytes` are those of all frames. The rid is not yet claimed.
+        """
+        if len(frames) != self._frames or nbytes > self._max_bytes:
+            return None
+        payload = frames[-1]
+        if type(payload) is not bytes or (self._typed and frames[0] != TYPE_ADD):
+            return None
+        longest = self._context.policy.max_model_len
+        if longest is not None:
+            longest -= RESERVED_TOKENS
+        parts = match_text(payload, self._tails, self._limit, longest)
+        if parts is None:
+            return None
+        rid, fields, end, known = parts
+        if known.fields != fields:
+            return None
+        edited = known.edited
+        if edited is not None:
+            before, seed, behind = edited
+            payload = replace_tail(payload, end, before, seed or seed_of(rid), behind)
+        elif self._same:
+            return rid, frames, nbytes
+        if self._native:
+            return rid, (payload,), len(payload)
+        return rid, (TYPE_ADD, payload), len(TYPE_ADD) + len(payload)
+
+
+def remember_tail(context: Context, tail: bytes, known: Tail) -> None:
+    """A request with this tail has passed on the long way, and so will every other."""
+    if len(context.tails) >= MAX_TAILS:
+        context.tails.clear()
+    context.tails[tail] = known

@@ -1,0 +1,20 @@
+"""Where messages leave to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sidecar.wire.msgpack import Buffer
+
+
+class Outlet(Protocol):
+    """What lanes lead to. `Egress` is one."""
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether a message of this size would be taken now; if not, `flush` is called when it is worth a try."""
+        ...
+
+    def send(self, frames: Sequence[Buffer], nbytes: int) -> bool:
+        """Hand a message over and release `nbytes` later, or say that it is not taken."""
+        ...

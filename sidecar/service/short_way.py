@@ -1,0 +1,74 @@
+"""The short way through the lanes: text requests like others before them, handed over and booked many at a time.
+
+One that is read is kept until its batch ends, then all leave together. What takes time about a text
+request of 1 KB is not the work on it but everything around: an envelope, an outcome, four looks at the
+clock, a wake-up of libzmq's thread. Here it takes 3.9 us with receiving and sending, on the long way 16.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import Literal, TypeAlias
+
+from sidecar.context import Context
+from sidecar.dialects.express import Express, Passage
+from sidecar.outcome import Envelope, Outcome
+from sidecar.service.ledger import Ledger
+from sidecar.service.outlet import Outlet
+from sidecar.wire.msgpack import Buffer
+
+Short: TypeAlias = tuple[Literal[True], Passage, list[Buffer], int]
+"""A request on the short way, the frames that came and their bytes: not in the books yet."""
+
+Processed: TypeAlias = tuple[Literal[False], Envelope, Outcome, int]
+"""A message that went the long way as far as to its outcome."""
+
+
+class ShortWay:
+    """Reads requests, and hands over those that were read, on the event loop's thread."""
+
+    def __init__(self, context: Context, ledger: Ledger, outlet: Outlet) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._send = outlet.send
+        self._express = Express(context)
+        self._read_s = 0.0
+
+    def read(self, frames: list[Buffer], nbytes: int, *, timed: bool) -> Short | None:
+        """A message that can go the short way, None for others. `timed` ones stand for those that follow."""
+        since = perf_counter() if timed else 0.0
+        passage = self._express(frames, nbytes)
+        if passage is None:
+            return None
+        if timed:
+            self._read_s = perf_counter() - since
+        return True, passage, frames, nbytes
+
+    def hand_over(self, taken: deque[Short | Processed]) -> None:
+        """Hand over and book the first messages of `taken`, up to one that is not for this way.
+
+        That is one that did not come by it, and one whose rid is live or that the egress does not take: it
+        has to go the long way from the beginning.
+        """
+        rids, send = self._context.rids, self._send
+        claim, now = rids.claim, self._context.now()
+        since = perf_counter()
+        sent: list[str] = []
+        received = left = 0
+        while taken:
+            entry = taken[0]
+            if not entry[0]:
+                break
+            _, (rid, message, size), _, nbytes = entry
+            if not claim(rid, now):
+                break
+            if not send(message, 0):
+                rids.withdraw(rid)
+                break
+            taken.popleft()
+            sent.append(rid)
+            received += nbytes
+            left += size
+        if sent:
+            self._ledger.passed(sent, received, left, self._read_s, (perf_counter() - since) / len(sent))
