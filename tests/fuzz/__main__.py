@@ -56,6 +56,7 @@ def main() -> int:
     print(f"{total} messages in {took:.0f} s ({total / took:.0f}/s), memory {grown:+.1f} MiB after the first tenth")
     for (kind, result, reason), count in sorted(fuzzer.counts.items(), key=lambda entry: -entry[1]):
         print(f"  {count:8}  {kind} {result} {reason or ''}")
+    print(f"  {fuzzer.short:8}  of them could have gone the short way")
     costs = measure_refusals()
     print("the slowest refusals of hostile messages:")
     for cost in costs[:5]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sidecar.admission.memory import ContentMemory, RidMemory
 from sidecar.context import Context
+from sidecar.dialects.express import Express
 from sidecar.errors import Reason
 from sidecar.outcome import Kind, Outcome, Result
 from sidecar.pipeline import run
@@ -68,6 +69,7 @@ class Fuzzer:
         self.counts: Counter[tuple[Kind, Result, Reason | None]] = Counter()
         self.received: Counter[Kind] = Counter()
         self.materialized = 0
+        self.short = 0
         self.clock = 0.0
         self._contexts: dict[tuple[str, Framing, int], Context] = {}
         self._errors = _Errors()
@@ -118,6 +120,7 @@ class Fuzzer:
     def check(self, message: Sequence[bytes], rules: Context, *, views: bool = False) -> Outcome:
         """Process a message and hold it to what holds for all. Raises `Finding`."""
         copies = [bytes(bytearray(frame)) for frame in message]
+        short = Express(rules)(list(message), sum(map(len, message)))
         started = time.process_time()
         outcome = run([memoryview(frame) for frame in message] if views else message, rules)
         took = time.process_time() - started
@@ -126,6 +129,15 @@ class Fuzzer:
         self._no_exception()
         if list(message) != copies:
             raise Finding("the frames that came in were changed")
+        if short is not None and outcome.reason is not Reason.DUPLICATE_RID:
+            self.short += 1
+            rid, leaves, _ = short
+            if (
+                outcome.result is not Result.FORWARDED
+                or rid != outcome.rid
+                or flat(leaves) != flat(outcome.messages[0])
+            ):
+                raise Finding(f"the short way lets it through, the long one says {outcome.result} {outcome.reason}")
         envelope = outcome.envelope
         self.received[envelope.kind if envelope is not None else outcome.kind] += 1
         self.counts[outcome.kind, outcome.result, outcome.reason] += 1
