@@ -93,7 +93,7 @@ def test_keys_that_have_aged_are_freed_a_few_at_a_time() -> None:
     keys.add("still later", 20.0)
     assert len(keys) == 2
     assert sum(map(len, keys._fading)) == 1000 - memory.MAX_FORGOTTEN
-    for number in range(250):
+    for number in range(1000 // memory.MAX_FORGOTTEN + memory.TABLES):
         keys.add(f"new {number}", 20.0)
     assert keys._fading == []
 
@@ -151,7 +151,7 @@ def test_long_rids_are_kept_as_digests() -> None:
     for rid in long[:2]:
         rids.claim(rid, 0.0)
     assert [rids.is_live(rid, 1.0) for rid in long] == [True, True, False]
-    assert all(len(key) <= memory._LONG_KEY for key in rids._recent._young)  # type: ignore[arg-type]
+    assert all(len(key) <= memory._LONG_KEY for table in rids._recent._young for key in table)  # type: ignore[arg-type]
 
 
 def content(
