@@ -182,8 +182,10 @@ def sink(options: argparse.Namespace) -> None:
 
 def proxy(options: argparse.Namespace) -> None:
     """Pass on what comes, in C; until killed."""
-    _, pull = open_socket(zmq.PULL, options.address, options.hwm, bind=True)
-    _, push = open_socket(zmq.PUSH, options.out, options.hwm, bind=True)
+    context, pull = open_socket(zmq.PULL, options.address, options.hwm, bind=True)
+    push = context.socket(zmq.PUSH)
+    push.set_hwm(options.hwm)
+    push.bind(options.out)
     say(ready=True)
     zmq.proxy(pull, push)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
+from sidecar.transport import egress
 from sidecar.transport.egress import REFERENCE_BYTES, Egress
 from sidecar.transport.ingress import BATCH_MESSAGES, Ingress
 from sidecar.wire.msgpack import Buffer
@@ -343,6 +344,32 @@ def test_what_libzmq_would_swallow_gets_an_end(run: Run, refused: int, ends: int
             assert not sender.egress.send([b"a", b"b", b"c"], 3)
             assert socket.sent[refused - 1 :] == [(b"", zmq.NOBLOCK)] * ends
             assert sender.released == 0
+            sender.egress.close(0)
+
+    run(body())
+
+
+def test_two_large_messages_wait_where_nothing_small_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "ALONE", 3)
+    frame = bytes(16 << 20)  # more than the kernel takes, so that it stays libzmq's until it is read
+
+    async def body() -> None:
+        with pair(zmq.PUSH, zmq.PULL, hwm=8) as pipe:
+            sender = Sender(pipe.near)
+            await until(lambda: sender.egress.takes(len(frame)))
+            while len(sender.egress._leases) < 2:
+                if sender.egress.takes(len(frame)):
+                    assert sender.egress.send([frame], len(frame))
+                else:
+                    assert len(await asyncio.to_thread(pipe.far.recv)) == len(frame)
+                await asyncio.sleep(0.02)
+            assert sender.egress._in_a_row > 3
+            assert not sender.egress.takes(len(frame))
+            assert sender.egress.send([b"small"], 5)
+            assert sender.egress._in_a_row == 0
+            while await asyncio.to_thread(pipe.far.recv) != b"small":
+                pass
+            await until(lambda: sender.egress.leased == 0)
             sender.egress.close(0)
 
     run(body())
