@@ -100,7 +100,7 @@ def compare(name: str, frames: list[bytes], spec: ModelSpec, budget_s: float) ->
 def compare_hashes(spec: ModelSpec, budget_s: float) -> dict[str, Any]:
     """The content hash of one feature, and the engine's own."""
     frames = CASES["image, aux, no hash"]()
-    item = open_message(frames, context(spec)).content.request.media.items[0]
+    item = open_message(frames, context(spec)).content.media.items[0]
     tensor = DECODER.decode(frames).multimodal_inputs.mm_items[0].feature
     if hash_feature(tensor) != HASHES["tokenspeed"](item):
         raise SystemExit("the engine and the sidecar do not hash the same bytes")

@@ -43,7 +43,7 @@ class Context:
     the model's own placeholder where the engine searches for it, `encoder` the tokenizer of a model
     whose full sequence has text in it. The memories
     belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
-    the ends of text requests that have passed every rule; they belong to `dialects.express`.
+    the ends of text requests that have passed every rule; they and `express` belong to `dialects.express`.
     """
 
     spec: ModelSpec
@@ -58,6 +58,7 @@ class Context:
     contents: ContentMemory = field(default_factory=lambda: ContentMemory(30.0))
     segments: SegmentMemory = field(default_factory=SegmentMemory)
     tails: dict[bytes, Any] = field(default_factory=dict)
+    express: Any = field(default=None, init=False)
 
     @classmethod
     def from_settings(

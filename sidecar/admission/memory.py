@@ -18,7 +18,9 @@ from sidecar.wire.tokenspeed import Modality
 
 V = TypeVar("V")
 
-RID_CAPACITY: Final = 1 << 20
+RID_CAPACITY: Final = 1 << 21
+"""At least half of them are remembered: 140 bytes each."""
+
 CONTENT_CAPACITY: Final = 1 << 17
 SEGMENT_CAPACITY: Final = 1 << 16
 SEGMENT_WINDOW_S: Final = 600.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from sidecar.admission.policy import Policy
 from sidecar.admission.prompt import RESERVED_TOKENS, vocabulary_limit
 from sidecar.admission.sampling_finalize import seed_of
 from sidecar.context import Context
@@ -39,35 +40,47 @@ class Tail(NamedTuple):
 
 
 class Express:
-    """The short way in a context; what of its policy never changes is looked up once."""
+    """The short way in a context; what its policy says is looked up once."""
 
-    __slots__ = ("_context", "_frames", "_limit", "_max_bytes", "_native", "_same", "_tails", "_typed")
+    __slots__ = ("_context", "_frames", "_limit", "_longest", "_max_bytes", "_native", "_policy", "_same", "_typed")
 
     def __init__(self, context: Context) -> None:
-        policy = context.policy
         self._context = context
-        self._tails: dict[bytes, Tail] = context.tails
+        self._bind(context.policy)
+
+    @classmethod
+    def of(cls, context: Context) -> Express:
+        """The one of a context."""
+        if context.express is None:
+            context.express = cls(context)
+        express: Express = context.express
+        return express
+
+    def _bind(self, policy: Policy) -> None:
+        self._policy = policy
         self._typed = policy.ingress_framing is Framing.TYPED
         self._native = policy.egress_framing is Framing.NATIVE
         self._same = policy.egress_framing is policy.ingress_framing
         self._frames = 2 if self._typed else 1
-        self._limit = vocabulary_limit(context.spec) if policy.token_ids == "strict" else None
         self._max_bytes = policy.limits.message_bytes if policy.limits.frames >= self._frames else 0
+        self._limit = vocabulary_limit(self._context.spec) if policy.token_ids == "strict" else None
+        longest = policy.max_model_len
+        self._longest = longest - RESERVED_TOKENS if longest is not None else None
 
     def __call__(self, frames: Sequence[Buffer], nbytes: int) -> Passage | None:
         """What a text request with a known tail becomes: the same as on the long way, which None leaves it to.
 
         `nbytes` are those of all frames. The rid is not yet claimed.
         """
+        context = self._context
+        if context.policy is not self._policy:
+            self._bind(context.policy)
         if len(frames) != self._frames or nbytes > self._max_bytes:
             return None
         payload = frames[-1]
         if type(payload) is not bytes or (self._typed and frames[0] != TYPE_ADD):
             return None
-        longest = self._context.policy.max_model_len
-        if longest is not None:
-            longest -= RESERVED_TOKENS
-        parts = match_text(payload, self._tails, self._limit, longest)
+        parts = match_text(payload, context.tails, self._limit, self._longest)
         if parts is None:
             return None
         rid, fields, end, known = parts

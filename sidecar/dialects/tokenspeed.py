@@ -17,7 +17,7 @@ from sidecar.admission.shm import orphans
 from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.edits import RequestEdits
-from sidecar.dialects.express import Tail, remember_tail
+from sidecar.dialects.express import Express, Tail, remember_tail
 from sidecar.dialects.media import convert, is_slow, locate_media, materialize
 from sidecar.dialects.rejected import rejected_request
 from sidecar.errors import Reason, Rejection
@@ -44,6 +44,9 @@ class TokenSpeed:
     def read(self, message: Message, nbytes: int, context: Context) -> Envelope:
         """Read the rid, then the spans of the request and of its media."""
         payload = message.payload
+        passage = Express.of(context)(message.frames, nbytes)
+        if passage is not None:
+            return Envelope(Kind.GENERATE, message, nbytes, self.name, passage[0], content=passage)
         rid = read_rid(payload)[0]
         if rid is None:
             what = f"no rid can be read from a payload of {len(payload)} bytes"
@@ -69,7 +72,11 @@ class TokenSpeed:
 
     def process(self, envelope: Envelope, context: Context, lap: Lap) -> Outcome:
         """Admit and materialize. Raises `Rejection`."""
-        request: RequestView = envelope.content
+        request = envelope.content
+        if not isinstance(request, RequestView):  # known to `express`
+            rid, frames, _ = request
+            lap("admit")
+            return Outcome(Kind.GENERATE, Result.FORWARDED, self.name, rid, messages=[frames])
         media = request.media
         spec, policy = context.spec, context.policy
         array = request.array
@@ -122,8 +129,8 @@ class TokenSpeed:
         """The refused request, its orphaned segments, and the text that it came with if it had one."""
         assert envelope.rid is not None
         payload = envelope.message.payload
-        request: RequestView | None = envelope.content
-        preset = request.text(Request.VALIDATION_ERROR) if request is not None else None
+        request = envelope.content
+        preset = request.text(Request.VALIDATION_ERROR) if isinstance(request, RequestView) else None
         frames = rejected_request(payload, envelope.rid, preset or error, context.policy.egress_framing)
         names: Sequence[str] = ()
         if reason != Reason.DUPLICATE_RID:

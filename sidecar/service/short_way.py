@@ -32,7 +32,7 @@ class ShortWay:
         self._context = context
         self._ledger = ledger
         self._send = outlet.send
-        self._express = Express(context)
+        self._express = Express.of(context)
         self._read_s = 0.0
 
     def read(self, frames: list[Buffer], nbytes: int, *, timed: bool) -> Short | None:

@@ -175,6 +175,24 @@ def test_limits_hold(limits: dict[str, int]) -> None:
     assert short(rules, frames(request("b", [1], params()))) is None
 
 
+def test_a_context_has_one_short_way_of_its_own() -> None:
+    rules = context()
+    assert Express.of(rules) is Express.of(rules)
+    other = dataclasses.replace(rules, tails={})
+    assert Express.of(other) is not Express.of(rules)
+
+
+def test_the_long_way_knows_the_short_one() -> None:
+    rules = taught(frames(request("a", [1], params())), context())
+    message = frames(request("b", [1], params()))
+    passage = short(rules, message)
+    outcome = run(message, rules)
+    assert (outcome.result, outcome.rid, flat(outcome.messages[0])) == (Result.FORWARDED, "b", passage)
+    assert run(message, dataclasses.replace(rules, rids=RidMemory(0))).result is Result.FORWARDED
+    rules.rids = RidMemory(30)
+    assert [run(message, rules).result for _ in range(2)] == [Result.FORWARDED, Result.DROPPED]
+
+
 def test_a_length_that_is_learned_later_holds() -> None:
     rules = taught(frames(request("a", [1], params())), context())
     way, message = Express(rules), frames(request("b", [1] * 9, params()))
