@@ -107,7 +107,8 @@ CATALOG: Final[tuple[Metric, ...]] = (
     Metric(
         "sidecar_stage_duration_seconds",
         "histogram",
-        "Time that a request spent in a stage; one a batch is timed of text requests like others before, all but send as parse.",
+        "Time that a request spent in a stage; one a batch is timed of text requests like others before, "
+        "all but send as parse.",
         "stages",
         {"stage": STAGES},
         STAGE_BOUNDS,
