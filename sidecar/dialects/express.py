@@ -24,6 +24,9 @@ DIALECT: Final = "tokenspeed"
 MAX_TAILS: Final = 1024
 """How many tails are remembered; at the bound, all are forgotten."""
 
+MAX_BYTES: Final = 32 * 1024
+"""A longer message has so many ids that to look at them is all that counts, and the long way does it once."""
+
 Passage: TypeAlias = tuple[str, Sequence[Buffer], int]
 """(rid, the frames that leave, their bytes)."""
 
@@ -62,7 +65,8 @@ class Express:
         self._native = policy.egress_framing is Framing.NATIVE
         self._same = policy.egress_framing is policy.ingress_framing
         self._frames = 2 if self._typed else 1
-        self._max_bytes = policy.limits.message_bytes if policy.limits.frames >= self._frames else 0
+        limits = policy.limits
+        self._max_bytes = min(limits.message_bytes, MAX_BYTES) if limits.frames >= self._frames else 0
         self._limit = vocabulary_limit(self._context.spec) if policy.token_ids == "strict" else None
         longest = policy.max_model_len
         self._longest = longest - RESERVED_TOKENS if longest is not None else None

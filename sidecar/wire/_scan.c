@@ -349,10 +349,11 @@ scan_advance(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 }
 
 PyDoc_STRVAR(text_doc,
-"text(payload, tag, tails, limit, longest)\n--\n\n"
+"text(payload, tag, tails, max_tail, limit, longest)\n--\n\n"
 "(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of so many fields that begins\n"
 "with `tag`, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in [0, limit). None if the\n"
-"payload has another form or `tails`, a dict, nothing for it. Either bound may be None.");
+"payload has another form, more than `max_tail` bytes behind the list, or `tails`, a dict, nothing for them. Either\n"
+"bound may be None.");
 
 /* A bound that may be None: then it is the largest there is. */
 static int
@@ -383,12 +384,15 @@ read_array_header(const uint8_t *buf, Py_ssize_t pos, Py_ssize_t end, Py_ssize_t
 static PyObject *
 scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 5 || !PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[1]) || !PyDict_CheckExact(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "expected bytes, bytes, a dict and two bounds");
+    if (nargs != 6 || !PyBytes_CheckExact(args[0]) || !PyBytes_CheckExact(args[1]) || !PyDict_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "expected bytes, bytes, a dict, a number and two bounds");
         return NULL;
     }
     int64_t limit, longest;
-    if (take_bound(args[3], &limit) < 0 || take_bound(args[4], &longest) < 0)
+    Py_ssize_t max_tail = PyLong_AsSsize_t(args[3]);
+    if (max_tail == -1 && PyErr_Occurred())
+        return NULL;
+    if (take_bound(args[4], &limit) < 0 || take_bound(args[5], &longest) < 0)
         return NULL;
     const uint8_t *buf = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     Py_ssize_t end = PyBytes_GET_SIZE(args[0]), tag = PyBytes_GET_SIZE(args[1]), pos, body, name, size;
@@ -408,9 +412,11 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         Py_RETURN_NONE;
     Py_ssize_t count = read_array_header(buf, pos + 2, end, &body);
     Range range;
-    if (count < 1 || count > longest || !measure(buf, body, end, count, &range))
+    if (count < 1 || count > longest || (end - body - max_tail) / 9 > count) /* too much even for ids of 9 bytes */
         Py_RETURN_NONE;
-    if (args[3] != Py_None && (range.least < 0 || range.most >= limit))
+    if (!measure(buf, body, end, count, &range) || end - range.after > max_tail)
+        Py_RETURN_NONE;
+    if (args[4] != Py_None && (range.least < 0 || range.most >= limit))
         Py_RETURN_NONE;
 
     PyObject *tail = PyBytes_FromStringAndSize((const char *)buf + range.after, end - range.after);

@@ -53,12 +53,20 @@ class Scan(Protocol):
         ...
 
     def text(
-        self, payload: bytes, tag: bytes, tails: dict[bytes, T], limit: int | None, longest: int | None, /
+        self,
+        payload: bytes,
+        tag: bytes,
+        tails: dict[bytes, T],
+        max_tail: int,
+        limit: int | None,
+        longest: int | None,
+        /,
     ) -> tuple[str, int, int, T] | None:
         """(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of such a form.
 
         It begins with the tag, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in
-        [0, limit). None if the payload has another form, or `tails` nothing for it.
+        [0, limit). None if the payload has another form, more than `max_tail` bytes behind the list, or
+        `tails` nothing for them.
         """
         ...
 

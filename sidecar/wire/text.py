@@ -33,10 +33,11 @@ def match_text(
     """The parts of a request with a short rid, no worker address, no text, good ids and a tail that is known.
 
     A rid is short up to 255 bytes; ids are good if there are 1 to `longest` of them and all are integers in
-    [0, limit). None if it has another form, however well-formed that may be.
+    [0, limit), and a tail has up to `MAX_TAIL_BYTES`. None if it has another form, however well-formed that
+    may be.
     """
     if scan is not None:
-        return scan.text(payload, _TAG, tails, limit, longest)
+        return scan.text(payload, _TAG, tails, MAX_TAIL_BYTES, limit, longest)
     try:
         lead = payload[0]
         if lead >> 4 == 0x9:
@@ -64,7 +65,7 @@ def match_text(
         ids = find_ids(payload, end + 2, len(payload))
         if ids is None or ids.n < 1 or (longest is not None and ids.n > longest):
             return None
-        known = tails.get(payload[ids.end :])
+        known = tails.get(payload[ids.end :]) if len(payload) - ids.end <= MAX_TAIL_BYTES else None
         if known is None:
             return None
         if limit is not None:

@@ -175,6 +175,12 @@ def test_limits_hold(limits: dict[str, int]) -> None:
     assert short(rules, frames(request("b", [1], params()))) is None
 
 
+def test_a_long_message_is_looked_at_once() -> None:
+    rules = taught(frames(request("a", [1], params())), context())
+    for count, passes in ((8_000, True), (40_000, False)):
+        assert (short(rules, frames(request("b", [1] * count, params()))) is not None) is passes
+
+
 def test_a_context_has_one_short_way_of_its_own() -> None:
     rules = context()
     assert Express.of(rules) is Express.of(rules)

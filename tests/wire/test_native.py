@@ -25,7 +25,7 @@ from sidecar.wire.ids import find_ids, prove_ids
 from sidecar.wire.msgpack import read_int
 from sidecar.wire.native import Scan
 from sidecar.wire.spans import element_bounds
-from sidecar.wire.text import match_text
+from sidecar.wire.text import MAX_TAIL_BYTES, match_text
 from sidecar.wire.tokenspeed import GENERATE_TAG
 from tests.wire.test_msgpack import values
 
@@ -179,10 +179,11 @@ def test_what_a_caller_may_not_do(compiled: Scan) -> None:
         (untyped.measure, (None, 0, 0, 0)),
         (untyped.holds, (b"", 0, 0, 5)),
         (untyped.holds, (b"", 0, 0)),
-        (untyped.text, (memoryview(b""), b"", {}, None, None)),
-        (untyped.text, (b"", b"", [], None, None)),
-        (untyped.text, (b"\x95", b"", {}, "1", None)),
-        (untyped.text, (b"", b"", {}, None)),
+        (untyped.text, (memoryview(b""), b"", {}, 9, None, None)),
+        (untyped.text, (b"", b"", [], 9, None, None)),
+        (untyped.text, (b"\x95", b"", {}, 9, "1", None)),
+        (untyped.text, (b"\x95", b"", {}, "9", None, None)),
+        (untyped.text, (b"", b"", {}, 9, None)),
         (untyped.join, (memoryview(b""), 0)),
         (untyped.join, (b"",)),
         (untyped.join, (b"", "0")),
@@ -233,7 +234,7 @@ def test_text_requests(compiled: Scan, made: tuple[bytes, bytes], limit: int | N
     tails = {tail: "known"}
     with in_python():
         expected = match_text(data, tails, limit, longest)
-    assert compiled.text(data, TAG, tails, limit, longest) == expected
+    assert compiled.text(data, TAG, tails, MAX_TAIL_BYTES, limit, longest) == expected
 
 
 @given(stretches, st.integers(0, 2**31), st.sets(st.integers(0, 300), max_size=3))

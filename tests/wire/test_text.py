@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.wire.ids import MAX_TOKEN_ID
 from sidecar.wire.request import read_request, read_rid
-from sidecar.wire.text import join_tail, match_text, replace_tail
+from sidecar.wire.text import MAX_TAIL_BYTES, join_tail, match_text, replace_tail
 from tests.build import request
 
 ids_of_all_sizes = st.integers(0, 300) | st.integers(0, 2**31 - 1)
@@ -97,6 +97,13 @@ def test_only_a_known_tail() -> None:
     assert match_text(payload, {b"\2\3": "known"}) is not None
     for tail in (b"", b"\2", b"\2\3\4", b"\3\2"):
         assert match_text(payload, {tail: "known"}) is None
+
+
+def test_a_long_tail_is_none() -> None:
+    for size in (MAX_TAIL_BYTES, MAX_TAIL_BYTES + 1, 100 * MAX_TAIL_BYTES):
+        tail = b"\0" * size
+        found = match_text(msgpack.packb([*TEXT, [1]]) + tail, {tail: "known"})
+        assert (found is not None) is (size == MAX_TAIL_BYTES)
 
 
 @given(st.binary(max_size=40), st.data(), st.lists(st.binary(max_size=10), max_size=8))
