@@ -31,7 +31,7 @@ from sidecar.transport.flow import FlowControl
 from sidecar.transport.mailbox import Mailbox
 from sidecar.wire.msgpack import Buffer
 
-FLUSH_MESSAGES: Final = 64
+FLUSH_MESSAGES: Final = 1024
 FLUSH_S: Final = 0.001
 """The loop is given to others after so many messages or so much time of sending what had waited."""
 
