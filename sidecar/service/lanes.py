@@ -47,6 +47,7 @@ class Lanes:
         """Tasks in the pool, running or queued."""
         self._context = context
         self._short_way = ShortWay(context, ledger, egress)
+        self._express = self._short_way.express
         self._ledger = ledger
         self._flow = flow
         self._egress = egress
@@ -96,9 +97,10 @@ class Lanes:
         8 us more than one that is sent with others.
         """
         if nbytes < REFERENCE_BYTES and not self._held and not self._ledger.taps.active:
-            short = self._short_way.read(frames, nbytes, timed=not self._taken)
-            if short is not None:
-                self._taken.append(short)
+            taken = self._taken
+            passage = self._express(frames, nbytes) if taken else self._short_way.read_first(frames, nbytes)
+            if passage is not None:
+                taken.append((True, passage, frames, nbytes))
                 return
         envelope = self._open(frames, nbytes)
         if self._held or envelope.slow or envelope.kind is not _GENERATE or nbytes >= REFERENCE_BYTES:

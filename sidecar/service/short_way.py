@@ -32,18 +32,15 @@ class ShortWay:
         self._context = context
         self._ledger = ledger
         self._send = outlet.send
-        self._express = Express.of(context)
+        self.express = Express.of(context)
         self._read_s = 0.0
 
-    def read(self, frames: list[Buffer], nbytes: int, *, timed: bool) -> Short | None:
-        """A message that can go the short way, None for others. `timed` ones stand for those that follow."""
-        since = perf_counter() if timed else 0.0
-        passage = self._express(frames, nbytes)
-        if passage is None:
-            return None
-        if timed:
-            self._read_s = perf_counter() - since
-        return True, passage, frames, nbytes
+    def read_first(self, frames: list[Buffer], nbytes: int) -> Passage | None:
+        """`express` for the first message of a batch, whose time stands for those of the others."""
+        since = perf_counter()
+        passage = self.express(frames, nbytes)
+        self._read_s = perf_counter() - since
+        return passage
 
     def hand_over(self, taken: deque[Short | Processed]) -> None:
         """Hand over and book the first messages of `taken`, up to one that is not for this way.

@@ -35,6 +35,11 @@ _EVENTS: Final = int(zmq.EVENTS)
 _POLLOUT: Final = int(zmq.POLLOUT)
 
 
+def _send_of(socket: zmq.Socket[Any]) -> Callable[..., Any]:
+    """pyzmq's own send without its wrapper, which looks for routing ids and groups: 0.1 us of 4 for 1 KB."""
+    return super(zmq.Socket, socket).send if isinstance(socket, zmq.Socket) else socket.send
+
+
 class _Lease:
     """A sent message with buffers that libzmq still reads."""
 
@@ -62,7 +67,7 @@ class Egress:
         """Bytes of messages that were sent and are not yet released."""
         self.releases = 0
         self._socket = socket
-        self._send = socket.send
+        self._send = _send_of(socket)
         self._on_writable = on_writable
         self._on_release = on_release
         self._loop = asyncio.get_running_loop()

@@ -20,6 +20,9 @@ BATCH_MESSAGES: Final = 64
 BATCH_S: Final = 0.001
 """The loop is given to others after so many messages or so much time."""
 
+CLOCK_MESSAGES: Final = 8
+"""The time is looked at after every large message, and after so many small ones."""
+
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 logger = logging.getLogger(__name__)
@@ -117,7 +120,7 @@ class Ingress:
             if not self._reading:
                 self._count(taken + 1, False)
                 return
-            if perf_counter() > deadline:
+            if (nbytes >= REFERENCE_BYTES or not taken % CLOCK_MESSAGES) and perf_counter() > deadline:
                 break
         self._count(taken + 1, False)
         self._schedule()
