@@ -18,6 +18,8 @@ from sidecar.admission.shm import check_still_ours
 from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.base import Dialect
+from sidecar.dialects.express import DIALECT as EXPRESS_DIALECT
+from sidecar.dialects.express import Express
 from sidecar.dialects.preprocessed import Preprocessed
 from sidecar.dialects.tokenspeed import TokenSpeed
 from sidecar.errors import Reason, Rejection
@@ -35,8 +37,13 @@ DIALECTS: Final[Sequence[Dialect]] = (Preprocessed(), TokenSpeed())
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
 
 
-def open_message(frames: Sequence[Buffer], context: Context, nbytes: int | None = None) -> Envelope:
-    """Read what a message is and whom it is for. Never raises. `nbytes` are those of all frames, if known."""
+def open_message(
+    frames: Sequence[Buffer], context: Context, nbytes: int | None = None, *, short: bool = True
+) -> Envelope:
+    """Read what a message is and whom it is for. Never raises. `nbytes` are those of all frames, if known.
+
+    `short` is False for a message that the short way has been asked about, and has not taken.
+    """
     if nbytes is None:
         nbytes = sum(map(len, frames))
     try:
@@ -45,6 +52,9 @@ def open_message(frames: Sequence[Buffer], context: Context, nbytes: int | None 
         message = Message(FrameKind.ADD, b"", (), frames)
         return Envelope(Kind.UNREADABLE, message, nbytes, rejection=rejection)
     try:
+        passage = Express.of(context)(frames, nbytes) if short else None
+        if passage is not None:
+            return Envelope(Kind.GENERATE, message, nbytes, EXPRESS_DIALECT, passage[0], content=passage)
         if message.kind is FrameKind.ADD:
             if context.policy.ingress_framing is Framing.NATIVE and not is_generate(message.payload):
                 tag = read_tag(message.payload)

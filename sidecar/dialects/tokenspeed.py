@@ -17,7 +17,7 @@ from sidecar.admission.shm import orphans
 from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.edits import RequestEdits
-from sidecar.dialects.express import Express, Tail, remember_tail
+from sidecar.dialects.express import Tail, remember_tail
 from sidecar.dialects.media import convert, is_slow, locate_media, materialize
 from sidecar.dialects.rejected import rejected_request
 from sidecar.errors import Reason, Rejection
@@ -44,9 +44,6 @@ class TokenSpeed:
     def read(self, message: Message, nbytes: int, context: Context) -> Envelope:
         """Read the rid, then the spans of the request and of its media."""
         payload = message.payload
-        passage = Express.of(context)(message.frames, nbytes)
-        if passage is not None:
-            return Envelope(Kind.GENERATE, message, nbytes, self.name, passage[0], content=passage)
         rid = read_rid(payload)[0]
         if rid is None:
             what = f"no rid can be read from a payload of {len(payload)} bytes"
@@ -73,7 +70,7 @@ class TokenSpeed:
     def process(self, envelope: Envelope, context: Context, lap: Lap) -> Outcome:
         """Admit and materialize. Raises `Rejection`."""
         request = envelope.content
-        if not isinstance(request, RequestView):  # known to `express`
+        if not isinstance(request, RequestView):  # what the short way has made of it
             rid, frames, _ = request
             lap("admit")
             return Outcome(Kind.GENERATE, Result.FORWARDED, self.name, rid, messages=[frames])

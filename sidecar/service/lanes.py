@@ -96,13 +96,14 @@ class Lanes:
         A message that is sent alone wakes libzmq's thread, the kernel and the engine for itself, which costs
         8 us more than one that is sent with others.
         """
-        if nbytes < REFERENCE_BYTES and not self._held and not self._ledger.taps.active:
+        tries = nbytes < REFERENCE_BYTES and not self._held and not self._ledger.taps.active
+        if tries:
             taken = self._taken
             passage = self._express(frames, nbytes) if taken else self._short_way.read_first(frames, nbytes)
             if passage is not None:
                 taken.append((True, passage, frames, nbytes))
                 return
-        envelope = self._open(frames, nbytes)
+        envelope = self._open(frames, nbytes, short=not tries)
         if self._held or envelope.slow or envelope.kind is not _GENERATE or nbytes >= REFERENCE_BYTES:
             self.end_batch()
             self._go(envelope, nbytes)
@@ -126,10 +127,10 @@ class Lanes:
                 self._ledger.start()
                 self._pass(envelope, outcome, nbytes)
 
-    def _open(self, frames: list[Buffer], nbytes: int) -> Envelope:
+    def _open(self, frames: list[Buffer], nbytes: int, *, short: bool = True) -> Envelope:
         ledger = self._ledger
         ledger.start()
-        envelope = open_message(frames, self._context, nbytes)
+        envelope = open_message(frames, self._context, nbytes, short=short)
         ledger.received(envelope, nbytes)
         ledger.lap("parse")
         return envelope

@@ -331,23 +331,6 @@ scan_holds(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return PyBool_FromLong(hit);
 }
 
-PyDoc_STRVAR(advance_doc,
-"advance(buf, pos, end, count)\n--\n\n"
-"The position after `count` integers at `pos`, -1 if they are not all integers.");
-
-static PyObject *
-scan_advance(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    Py_buffer view;
-    Py_ssize_t n[3];
-    if (take_arguments(args, nargs, &view, n, 3) < 0)
-        return NULL;
-    Range range = {n[0], 0, 0};
-    int found = is_inside(&view, n[0], n[1]) && (n[2] <= 0 || measure(view.buf, n[0], n[1], n[2], &range));
-    PyBuffer_Release(&view);
-    return PyLong_FromSsize_t(found ? range.after : -1);
-}
-
 PyDoc_STRVAR(text_doc,
 "text(payload, tag, tails, max_tail, limit, longest)\n--\n\n"
 "(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of so many fields that begins\n"
@@ -481,7 +464,6 @@ scan_join(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef methods[] = {
-    {"advance", _PyCFunction_CAST(scan_advance), METH_FASTCALL, advance_doc},
     {"bounds", _PyCFunction_CAST(scan_bounds), METH_FASTCALL, bounds_doc},
     {"holds", _PyCFunction_CAST(scan_holds), METH_FASTCALL, holds_doc},
     {"join", _PyCFunction_CAST(scan_join), METH_FASTCALL, join_doc},

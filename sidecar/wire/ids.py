@@ -207,8 +207,8 @@ def advance(buf: Buffer, pos: int, end: int, count: int) -> int | None:
     if count <= 0:
         return pos
     if scan is not None:
-        after = scan.advance(buf, pos, end, count)
-        return after if after >= 0 else None
+        measured = scan.measure(buf, pos, end, count)
+        return measured[0] if measured is not None else None
     header = pack_array_header(count)
     found = _step_over(header, memoryview(buf)[pos : min(end, pos + _LONGEST_INT * count)])
     return pos + found - len(header) if found else None

@@ -33,10 +33,6 @@ class Scan(Protocol):
         """The positions of `count` values and the position after the last."""
         ...
 
-    def advance(self, buf: _Bytes, pos: int, end: int, count: int, /) -> int:
-        """The position after `count` integers, -1 if they are not all integers."""
-        ...
-
     def measure(self, buf: _Bytes, pos: int, end: int, count: int, /) -> tuple[int, int, int] | None:
         """(position after, least, most) of `count` integers, None if they are not all integers.
 
