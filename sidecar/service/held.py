@@ -21,7 +21,7 @@ class Stage(Enum):
     """Behind an earlier request with the same rid."""
 
     WORKING = auto()
-    """In the pool."""
+    """In the pool, or before it."""
 
     READY = auto()
     """Processed, until the egress takes it."""
@@ -38,10 +38,23 @@ class Held:
 
     `committed` says that it was about to be handed over when the egress refused it: it is the next one
     to go, and for everybody but the egress it has gone. `sent` counts those of its messages that went.
-    `lane` is its rid, or for a request without one a lane of its own.
+    `lane` is its rid, or for a request without one a lane of its own. `ahead` says that it counts among the
+    large ones that were begun in the pool and have not gone.
     """
 
-    __slots__ = ("committed", "envelope", "future", "lane", "laps", "nbytes", "outcome", "sent", "sequence", "stage")
+    __slots__ = (
+        "ahead",
+        "committed",
+        "envelope",
+        "future",
+        "lane",
+        "laps",
+        "nbytes",
+        "outcome",
+        "sent",
+        "sequence",
+        "stage",
+    )
 
     def __init__(self, envelope: Envelope, nbytes: int, sequence: int) -> None:
         self.envelope = envelope
@@ -50,6 +63,7 @@ class Held:
         self.lane: str | int = envelope.rid if envelope.rid is not None else sequence
         self.stage = Stage.READY
         self.outcome: Outcome | None = None
+        self.ahead = False
         self.committed = False
         self.sent = 0
         self.future: Future[None] | None = None

@@ -26,9 +26,9 @@ from sidecar.service.held import Held, Stage
 from sidecar.service.ledger import Ledger
 from sidecar.service.outlet import Outlet
 from sidecar.service.short_way import Processed, Short, ShortWay
+from sidecar.service.slow_work import SlowWork
 from sidecar.transport.egress import BULK_BYTES, REFERENCE_BYTES
 from sidecar.transport.flow import FlowControl
-from sidecar.transport.mailbox import Mailbox
 from sidecar.wire.msgpack import Buffer
 
 FLUSH_MESSAGES: Final = 1024
@@ -43,8 +43,6 @@ class Lanes:
     """Takes received messages, in order, on the event loop's thread; processes, commits, sends and books each."""
 
     def __init__(self, context: Context, ledger: Ledger, flow: FlowControl, egress: Outlet, pool: Executor) -> None:
-        self.tasks = 0
-        """Tasks in the pool, running or queued."""
         self._context = context
         self._short_way = ShortWay(context, ledger, egress)
         self._express = self._short_way.express
@@ -52,7 +50,7 @@ class Lanes:
         self._flow = flow
         self._egress = egress
         self._send = egress.send
-        self._pool = pool
+        self._slow_work = SlowWork(context, pool, self._on_worked)
         self._loop = asyncio.get_running_loop()
         self._sequence = 0
         self._held = 0
@@ -67,7 +65,6 @@ class Lanes:
         self._behind = 0  # requests that a control message would have to wait for: WAITING, WORKING and BULK
         self._next: deque[Held] = deque()  # WAITING, and now the first of their lanes
         self._moving = False
-        self._worked: Mailbox[Held] = Mailbox(self._collect)
         self._flushing: asyncio.Handle | None = None
 
     @property
@@ -79,6 +76,11 @@ class Lanes:
     def inflight(self) -> int:
         """Requests that are booked as received, and not yet as anything else."""
         return self._inflight + sum(not entry[0] for entry in self._taken)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks in the pool, running or queued."""
+        return self._slow_work.tasks
 
     @property
     def working(self) -> int:
@@ -159,6 +161,7 @@ class Lanes:
         """Everything that is held, in the order of receipt. None of it will be sent; see `let_go`."""
         lanes = [held for lane in self._lanes.values() for held in lane]
         others = [held for held in (*self._ready, *self._bulk, *self._gate) if held.envelope.kind is not _GENERATE]
+        self._slow_work.stop()
         self._ready.clear()
         self._aborting.clear()
         self._bulk.clear()
@@ -221,8 +224,7 @@ class Lanes:
             held = held or self._hold(envelope, nbytes)
             held.stage = Stage.WORKING
             self._behind += 1
-            held.future = self._pool.submit(self._work, held)
-            self.tasks += 1
+            self._slow_work.take(held)
             return
         self._ledger.start()
         outcome = held.outcome if held is not None else None
@@ -317,6 +319,7 @@ class Lanes:
         held.stage = Stage.DONE
         self._held -= 1
         self._flow.give(0, 1)
+        self._slow_work.gone(held)
         if held.envelope.kind is _GENERATE:
             self._inflight -= 1
             self._leave_lane(held)
@@ -418,33 +421,22 @@ class Lanes:
             self._leave_lane(held)
         elif held.envelope.kind is Kind.CONTROL:
             self._controls -= 1
-        if stage is Stage.WORKING:
-            assert held.future is not None
-            if not held.future.cancel():
-                return  # a pool thread is reading it: it stays in memory, and so in the books, until that is through
-            self.tasks -= 1
-        self._release(held)
+        if stage is not Stage.WORKING or self._slow_work.cancel(held):
+            self._release(held)
+        # Otherwise a pool thread is reading it: it stays in memory, and so in the books, until that is through.
 
     def _release(self, held: Held) -> None:
         self._held -= 1
         self._flow.give(held.nbytes, 1)
+        self._slow_work.gone(held)
 
-    def _work(self, held: Held) -> None:
-        """Process a request on a thread of the pool."""
-        if held.stage is Stage.WORKING:
-            held.outcome = process(held.envelope, self._context, held.start_laps())
-        self._worked.put(held)
-
-    def _collect(self, worked: deque[Held]) -> None:
-        """Take back from the pool what it has processed."""
-        while worked:
-            held = worked.popleft()
-            self.tasks -= 1
-            if held.stage is not Stage.WORKING:
-                self._release(held)
-                continue
-            self._behind -= 1
-            self._ledger.worked(held.laps)
-            assert held.outcome is not None
-            self._to_egress(held, held.outcome)
-            self._move()
+    def _on_worked(self, held: Held) -> None:
+        """Go on with a request that the pool has processed."""
+        if held.stage is not Stage.WORKING:
+            self._release(held)
+            return
+        self._behind -= 1
+        self._ledger.worked(held.laps)
+        assert held.outcome is not None
+        self._to_egress(held, held.outcome)
+        self._move()

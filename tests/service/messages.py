@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 
 import msgpack
@@ -36,3 +37,9 @@ def abort(rid: str) -> bytes:
 def control(tag: str = "FlushCacheReqInput") -> bytes:
     """A control message."""
     return msgpack.packb([tag, None, None])
+
+
+async def settle() -> None:
+    """Let the loop run what was scheduled."""
+    for _ in range(3):
+        await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from sidecar.settings.schema import DEFAULT_CONTROL_TAGS
 from tests.build import context
 from tests.service.fakes import Bench, read
 from tests.service.loops import Run
-from tests.service.messages import abort, slow, text
+from tests.service.messages import abort, settle, slow, text
 
 DROPPED = Outcome(Kind.UNREADABLE, Result.DROPPED, reason=Reason.MALFORMED_REQUEST)
 
@@ -102,7 +102,7 @@ def test_spilled_messages_can_be_sent_in_again(tmp_path: Path, run: Run, egress:
             second.receive(*(bytes(frame) for frame in record.frames))
         while second.pool.run_one():
             pass
-        second.lanes._worked._empty()
+        await settle()
         assert sorted(second.trace) == [("abort", "elsewhere"), ("add", "a"), ("add", "b"), ("add", "c")]
         if egress is Framing.NATIVE:  # they were materialized already, and left as they were
             assert [read(record.frames)[0] for record in records][1] == ("add", "b")

@@ -15,7 +15,7 @@ from sidecar.wire.framing import Framing
 from tests.build import context
 from tests.service.fakes import Bench
 from tests.service.loops import Run
-from tests.service.messages import abort, control, slow, text
+from tests.service.messages import abort, control, settle, slow, text
 
 
 def case(run: Run, body: Callable[[Bench], Any], **settings: Any) -> None:
@@ -29,14 +29,6 @@ def case(run: Run, body: Callable[[Bench], Any], **settings: Any) -> None:
         assert bench.balanced()
 
     run(main())
-
-
-async def settle() -> None:
-    """Let the loop run what was scheduled."""
-    import asyncio
-
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 def idle(bench: Bench) -> bool:

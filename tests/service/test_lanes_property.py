@@ -23,7 +23,7 @@ FIRST = 1000
 RIDS = ("a", "b", "c")
 
 OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(("text", "slow", "bulk", "abort")), st.sampled_from(RIDS)),
+    st.tuples(st.sampled_from(("text", "slow", "bulk", "slow bulk", "abort")), st.sampled_from(RIDS)),
     st.tuples(
         st.sampled_from(("control", "work", "start", "finish", "block", "unblock", "pace", "yield")), st.just("")
     ),
@@ -67,14 +67,14 @@ class Watch:
             self.forbidden |= {
                 index
                 for index, (kind, other) in self.came.items()
-                if other == rid and kind in ("text", "slow", "bulk") and index not in gone
+                if other == rid and kind not in ("abort", "control") and index not in gone
             }
             payload = msgpack.packb(["AbortReq", rid, None])
         elif what == "control":
             payload = msgpack.packb(["FlushCacheReqInput", None, None])
         else:
-            payload = slow(rid) if what == "slow" else text(rid)
-        self.bench.receive(stamp(payload, number), *([BULK] if what == "bulk" else []))
+            payload = slow(rid) if what.startswith("slow") else text(rid)
+        self.bench.receive(stamp(payload, number), *([BULK] if what.endswith("bulk") else []))
 
     def seen(self) -> list[tuple[str, int]]:
         """What left, as (kind, number)."""
