@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sidecar.admission.memory import ContentMemory, RidMemory
 from sidecar.admission.policy import Limits, Policy
 from sidecar.admission.shm import SegmentMemory, SegmentProbe, SegmentStat
+from sidecar.materialize.hashing import Rest, no_rest
 from sidecar.materialize.mrope import Plan, Planner, bind, fill_numpy
 from sidecar.materialize.placeholders import Encoder, NativePlaceholder, native_placeholder
 from sidecar.model import ModelSpec
@@ -39,7 +40,8 @@ class Context:
     """The model, the policy, the memories, and the few things that the core is lent.
 
     `now` is a steady clock in seconds, `probe` looks at shared memory, `fill` writes out a plan of
-    M-RoPE positions (on whatever device), `planner` is None for a model without M-RoPE. `native` is
+    M-RoPE positions (on whatever device), `rest` is called in the middle of long work on a thread that others
+    may wait for, `planner` is None for a model without M-RoPE. `native` is
     the model's own placeholder where the engine searches for it, `encoder` the tokenizer of a model
     whose full sequence has text in it. The memories
     belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
@@ -52,6 +54,7 @@ class Context:
     now: Callable[[], float] = _no_time
     probe: SegmentProbe = field(default_factory=NoSegments)
     fill: Callable[[Plan], NDArray[Any]] = fill_numpy
+    rest: Rest = no_rest
     native: NativePlaceholder | None = None
     encoder: Encoder | None = None
     rids: RidMemory = field(default_factory=lambda: RidMemory(30.0))
@@ -69,6 +72,7 @@ class Context:
         now: Callable[[], float] = _no_time,
         probe: SegmentProbe | None = None,
         fill: Callable[[Plan], NDArray[Any]] = fill_numpy,
+        rest: Rest = no_rest,
         encoder: Encoder | None = None,
         exact_rids: bool = False,
     ) -> Context:
@@ -85,6 +89,7 @@ class Context:
             now=now,
             probe=probe if probe is not None else NoSegments(),
             fill=fill,
+            rest=rest,
             native=native_placeholder(spec, settings.engine.kind, encoder),
             encoder=encoder,
             rids=RidMemory(window, exact=exact_rids),

@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from sidecar.observability.banner import announce, banner
     from sidecar.service.fills import Fills
     from sidecar.service.shm import SharedMemory
+    from sidecar.service.slow_work import rest
     from sidecar.settings import load
     from sidecar.tokenizer import load_encoder
 
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         now=time.monotonic,
         probe=SharedMemory(),
         fill=fills,
+        rest=rest,
         encoder=encoder,
         exact_rids=settings.mode == "relay" and settings.relay.observe_outputs,
     )

@@ -232,7 +232,7 @@ def _identify(media: MediaView, context: Context, *, upstream: bool) -> tuple[li
     for item in media.items:
         digest, pad = item.hash, item.pad_value
         if needs_hash(item, trust_client_hash=policy.trust_client_hash):
-            computed = HASHES[policy.hash](item)
+            computed = HASHES[policy.hash](item, context.rest)
             if upstream:
                 check_recomputed(item, computed)
             else:

@@ -23,8 +23,18 @@ _HASH_BYTES: Final = 8
 
 _SMALL: Final = 4096
 
+_PIECE: Final = 1 << 20
+"""Bytes of a feature between two rests: 0.1 ms of blake3, 0.7 ms of blake2b."""
 
-def canonical_hash(item: ItemView) -> int:
+Rest = Callable[[], None]
+"""Called between two pieces of a large feature, to let other threads have the core."""
+
+
+def no_rest() -> None:
+    """Go on."""
+
+
+def canonical_hash(item: ItemView, rest: Rest = no_rest) -> int:
     """The first 8 bytes, big-endian, of the blake3 of an item's modality, feature and metadata.
 
     The feature counts with its dtype, shape and bytes. Metadata counts by value: a number, a list and
@@ -36,20 +46,27 @@ def canonical_hash(item: ItemView) -> int:
         _update(digest.update, b"metadata", key.encode("utf-8", "surrogatepass"))
         _update_metadata(digest.update, item.metadata[key])
     if item.feature is not None:
-        _update_tensor(digest.update, item.feature)
+        _update_tensor(digest.update, item.feature, rest)
     return int.from_bytes(digest.digest(length=_HASH_BYTES), "big")
 
 
-def tokenspeed_hash(item: ItemView) -> int:
+def tokenspeed_hash(item: ItemView, rest: Rest = no_rest) -> int:
     """blake2b with an 8-byte digest over the feature's raw bytes, read big-endian.
 
     A feature that is not there is hashed as its repr. TokenSpeed, `runtime/multimodal/hash.py`.
     """
-    data = item.feature.data if item.feature is not None else repr(None).encode()
-    return int.from_bytes(blake2b(data, digest_size=_HASH_BYTES).digest(), "big")
+    digest = blake2b(digest_size=_HASH_BYTES)
+    if item.feature is not None:
+        _update_pieces(digest.update, item.feature.data, rest)
+    else:
+        digest.update(repr(None).encode())
+    return int.from_bytes(digest.digest(), "big")
 
 
-HASHES: Final[Mapping[str, Callable[[ItemView], int]]] = {"canonical": canonical_hash, "tokenspeed": tokenspeed_hash}
+HASHES: Final[Mapping[str, Callable[[ItemView, Rest], int]]] = {
+    "canonical": canonical_hash,
+    "tokenspeed": tokenspeed_hash,
+}
 """The values of `materialize.hash`."""
 
 
@@ -57,11 +74,18 @@ def _update(update: Callable[[bytes], object], label: bytes, data: bytes) -> Non
     update(struct.pack("<BQ", len(label), len(data)) + label + data)
 
 
-def _update_tensor(update: Callable[[bytes | memoryview], object], tensor: Tensor) -> None:
+def _update_tensor(update: Callable[[bytes | memoryview], object], tensor: Tensor, rest: Rest = no_rest) -> None:
     _update(update, b"dtype", tensor.canonical_dtype.encode())
     _update(update, b"shape", struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape))
     update(struct.pack("<Q", tensor.data.nbytes))
-    update(tensor.data)
+    _update_pieces(update, tensor.data, rest)
+
+
+def _update_pieces(update: Callable[[bytes | memoryview], object], data: memoryview, rest: Rest) -> None:
+    for start in range(0, data.nbytes, _PIECE):
+        if start:
+            rest()
+        update(data[start : start + _PIECE])
 
 
 def _update_metadata(update: Callable[[bytes | memoryview], object], entry: Metadata) -> None:
