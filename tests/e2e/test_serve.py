@@ -13,6 +13,7 @@ from sidecar.recording import Reader
 from tests.e2e.harness import Producer, Scheduler, Sidecar, maps_torch, wait_until
 from tests.service.fakes import read
 from tests.service.messages import abort, control, slow, text
+from tests.transport.test_threads import nice_threads
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def test_messages_pass_and_are_counted(folder: Path, loop: str) -> None:
             assert metrics.of("sidecar_media_items_total", modality="image") == 10
             assert metrics["sidecar_engine_connected"] == 1
             assert not maps_torch(sidecar.process.pid)
+            assert nice_threads(sidecar.process.pid) == ["ZMQbg/IO/0"]
             assert sidecar.rss() < 100 << 20
             assert sidecar.stop() == 0
     (recording,) = (folder / "quarantine").iterdir()

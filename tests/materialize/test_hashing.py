@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +114,27 @@ def test_the_hash_is_stable() -> None:
     feature = tensor(np.arange(24, dtype=np.float32).reshape(4, 6))
     assert canonical(feature=feature) == 11584832123915932856
     assert 0 <= canonical() < 2**64
+
+
+@pytest.mark.parametrize("name", ["canonical", "tokenspeed"])
+@pytest.mark.parametrize("nbytes", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
+def test_a_large_feature_is_hashed_in_pieces_that_change_nothing(name: str, nbytes: int) -> None:
+    data = bytes(index * 7 % 251 for index in range(1000)) * (nbytes // 1000 + 1)
+    (view,) = views(item(feature=["uint8", [nbytes], raw(data[:nbytes])], data=GRID))
+    rests: list[None] = []
+    found = HASHES[name](view, lambda: rests.append(None))
+    assert len(rests) == max(-(-nbytes // 2**20) - 1, 0)
+    if name == "tokenspeed":
+        whole = blake2b(data[:nbytes], digest_size=8)
+    else:
+        whole = blake3(b"ingest-sidecar content hash, version 1\n")
+        for label, value in (
+            (b"modality", b"\x01"),
+            (b"metadata", b"image_grid_thw"),
+            (b"integers", struct.pack("<Q3q", 3, 1, 4, 4)),
+            (b"dtype", b"uint8"),
+            (b"shape", struct.pack("<Q", nbytes)),
+        ):
+            whole.update(struct.pack("<BQ", len(label), len(value)) + label + value)
+        whole.update(struct.pack("<Q", nbytes) + data[:nbytes])
+    assert found == int.from_bytes(whole.digest()[:8], "big")
