@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,32 +29,31 @@ def put_receiving_second() -> bool:
 
     Where programs other than ours want all cores twice over, receiving waits for them: some ms more.
 
-    Returns whether the thread was found, on Linux and by its name. Must be called before something is sent by
-    reference: pyzmq opens a context of its own then, whose thread has the same name.
+    Returns whether that was done: not where the thread is not found (by its name, on Linux) and not where a
+    sandbox forbids it. Must be called before something is sent by reference: pyzmq opens a context of its own
+    then, whose thread has the same name.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:  # a thread names itself, a moment after it was made
-        for task in _tasks():
-            if task.name.isdigit() and _name(task).endswith(_RECEIVER):
-                thread = int(task.name)
+        try:
+            for thread in _threads():
                 nice = os.getpriority(os.PRIO_PROCESS, thread) + NICE
                 os.setpriority(os.PRIO_PROCESS, thread, min(nice, _NICEST))
                 return True
+        except OSError as error:
+            logger.info("libzmq's receiving thread competes with the sending one: %s", error)
+            return False
         if time.monotonic() > deadline:
-            logger.info("libzmq's receiving thread was not found; it competes with the sending one")
+            logger.info("libzmq's receiving thread competes with the sending one: it was not found")
             return False
         time.sleep(0.001)
 
 
-def _tasks() -> list[Path]:
-    try:
-        return list(Path("/proc/self/task").iterdir())
-    except OSError:
-        return []
-
-
-def _name(task: Path) -> str:
-    try:
-        return (task / "comm").read_text().strip()
-    except OSError:
-        return ""
+def _threads() -> Iterator[int]:
+    """libzmq's receiving threads: one, unless the process has more contexts than the sidecar's."""
+    for task in Path("/proc/self/task").iterdir():
+        name = ""
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name = (task / "comm").read_text().strip()
+        if name.endswith(_RECEIVER):
+            yield int(task.name)

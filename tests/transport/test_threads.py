@@ -50,6 +50,15 @@ def test_receiving_gives_way_and_nothing_else_does() -> None:
 
 
 def test_where_no_thread_is_found_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_tasks", list)
+    monkeypatch.setattr(threads, "_threads", lambda: iter(()))
     monkeypatch.setattr(threads, "_PATIENCE_S", 0.0)
+    assert not put_receiving_second()
+
+
+def test_a_sandbox_that_forbids_it_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(which: int, who: int, priority: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", forbid)
+    monkeypatch.setattr(threads, "_threads", lambda: iter((os.getpid(),)))
     assert not put_receiving_second()
