@@ -161,7 +161,7 @@ class Lanes:
         """Everything that is held, in the order of receipt. None of it will be sent; see `let_go`."""
         lanes = [held for lane in self._lanes.values() for held in lane]
         others = [held for held in (*self._ready, *self._bulk, *self._gate) if held.envelope.kind is not _GENERATE]
-        self._slow_work.stop()
+        self._slow_work.drop()
         self._ready.clear()
         self._aborting.clear()
         self._bulk.clear()

@@ -50,7 +50,6 @@ class SlowWork:
         self._worked: Mailbox[Held] = Mailbox(self._collect)
         self._large: deque[Held] = deque()  # large, not begun
         self._ahead = 0  # large, begun and not gone
-        self._stopped = False
 
     def take(self, held: Held) -> None:
         """Have a message processed, in the order of the calls among large ones and among small ones."""
@@ -63,7 +62,8 @@ class SlowWork:
     def cancel(self, held: Held) -> bool:
         """Take a message back. False if a thread has it: `on_worked` follows."""
         if held.future is None:
-            self._large.remove(held)
+            if held in self._large:
+                self._large.remove(held)
             return True
         cancelled = held.future.cancel()
         self.tasks -= cancelled
@@ -76,12 +76,12 @@ class SlowWork:
             self._ahead -= 1
             self._begin_large()
 
-    def stop(self) -> None:
-        """Begin nothing more: what waits is to be cancelled."""
-        self._stopped = True
+    def drop(self) -> None:
+        """Begin none of those that wait: all of them are to be cancelled."""
+        self._large.clear()
 
     def _begin_large(self) -> None:
-        while self._large and self._ahead < AHEAD and not self._stopped:
+        while self._large and self._ahead < AHEAD:
             held = self._large.popleft()
             held.ahead = True
             self._ahead += 1

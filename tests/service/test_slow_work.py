@@ -121,7 +121,7 @@ def test_a_refused_message_makes_room_for_the_next(run: Run) -> None:
     case(run, body)
 
 
-def test_what_is_surrendered_begins_no_more(run: Run) -> None:
+def test_what_is_surrendered_begins_no_more_and_what_comes_after_it_does(run: Run) -> None:
     async def body(bench: Bench) -> None:
         for rid in RIDS:
             bench.receive(slow(rid), LARGE)
@@ -130,5 +130,10 @@ def test_what_is_surrendered_begins_no_more(run: Run) -> None:
             bench.lanes.let_go(held)
         assert await work(bench) == 0
         assert bench.trace == []
+        bench.egress.pacing = False  # another engine
+        for rid in RIDS:
+            bench.receive(slow(rid), LARGE)
+        assert await work(bench) == len(RIDS)
+        assert bench.trace == [("add", rid) for rid in RIDS]
 
     case(run, body)
