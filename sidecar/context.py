@@ -40,12 +40,11 @@ class Context:
     """The model, the policy, the memories, and the few things that the core is lent.
 
     `now` is a steady clock in seconds, `probe` looks at shared memory, `fill` writes out a plan of
-    M-RoPE positions (on whatever device), `rest` is called in the middle of long work on a thread that others
-    may wait for, `planner` is None for a model without M-RoPE. `native` is
-    the model's own placeholder where the engine searches for it, `encoder` the tokenizer of a model
-    whose full sequence has text in it. The memories
-    belong to one thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are
-    the ends of text requests that have passed every rule; they and `express` belong to `dialects.express`.
+    M-RoPE positions (on whatever device), `rest` is called between the pieces of a long hash. `planner` is
+    None for a model without M-RoPE, `native` the model's own placeholder where the engine searches for it,
+    `encoder` the tokenizer of a model whose full sequence has text in it. The memories belong to one
+    thread: they are asked by any, and written by `pipeline.commit` alone. `tails` are the ends of text
+    requests that have passed every rule; they and `express` belong to `dialects.express`.
     """
 
     spec: ModelSpec

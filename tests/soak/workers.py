@@ -18,11 +18,11 @@ from tests.service.fakes import read
 SPAWN: Final = multiprocessing.get_context("spawn")
 
 IMAGE: Final = 248056
+WIDTH: Final = 1536
+"""Values a patch of the bundled Qwen3.5 config, which is what the sidecar is started with here."""
 
 _BUFFERS: Final = 6
 """One in each place where libzmq may have an image of a flood, and more."""
-WIDTH: Final = 1536
-"""Values a patch of the bundled Qwen3.5 config, which is what the sidecar is started with here."""
 
 
 def text(rid: str, tokens: int = 20) -> list[bytes]:
