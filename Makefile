@@ -11,7 +11,7 @@ help:
 
 install: $(STAMP) ## create .venv and install the package with its exact pins
 
-$(STAMP): pyproject.toml constraints.txt sidecar/wire/_scan.c
+$(STAMP): pyproject.toml constraints.txt $(wildcard sidecar/*/*.c)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,dev]'
@@ -23,7 +23,7 @@ demo: install ## real gateway requests through real sockets, with a table of wha
 test: install ## all tests that need no GPU, no network and no other program
 	$(BIN)/python -m pytest
 
-test-pure: install ## the tests of the core where its scans in C are left out
+test-pure: install ## the tests of the core where its parts in C are left out
 	PURE_PYTHON=1 $(BIN)/python -m pytest tests/admission tests/dialects tests/materialize tests/hostile tests/test_*.py
 
 test-ops: install ## checks with Prometheus, a browser, Kubernetes schemas and container tools; installs them as root on Debian
@@ -32,7 +32,7 @@ test-ops: install ## checks with Prometheus, a browser, Kubernetes schemas and c
 fuzz: install ## 200,000 mutated messages: every one answered once, no exception, memory flat
 	$(BIN)/python -m tests.fuzz
 
-sanitize: install ## the scans in C under the address and undefined-behaviour sanitizers of cc
+sanitize: install ## the parts in C under the address and undefined-behaviour sanitizers of cc
 	PYTHON=$(BIN)/python scripts/sanitize.sh
 
 shield: install ## write docs/shield.md with the engine of scripts/interop-venvs.sh

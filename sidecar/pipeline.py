@@ -52,7 +52,7 @@ def open_message(
         message = Message(FrameKind.ADD, b"", (), frames)
         return Envelope(Kind.UNREADABLE, message, nbytes, rejection=rejection)
     try:
-        passage = Express.of(context)(frames, nbytes) if short else None
+        passage = Express.of(context).read(frames, nbytes) if short else None
         if passage is not None:
             return Envelope(Kind.GENERATE, message, nbytes, EXPRESS_DIALECT, passage[0], content=passage)
         if message.kind is FrameKind.ADD:

@@ -2,24 +2,23 @@
 
 The caller passes the time, in seconds of any steady clock, so that nothing here reads one. Entries
 stand in the order in which they were remembered, so the oldest is always the first. Rids, which come by
-the ten thousand a second, are kept in two generations instead: one look into a table each.
+the ten thousand a second, are kept in another way: see `recent_keys`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from hashlib import blake2b
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from sidecar.admission.recent_keys import recent_keys, shorten
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
 V = TypeVar("V")
 
 RID_CAPACITY: Final = 1 << 21
-"""At least half of them are remembered: 140 bytes each."""
+"""At least half of them are remembered."""
 
 CONTENT_CAPACITY: Final = 1 << 17
 SEGMENT_CAPACITY: Final = 1 << 16
@@ -28,13 +27,6 @@ SEGMENT_WINDOW_S: Final = 600.0
 
 MAX_FORGOTTEN: Final = 4
 """More than one, so that what has aged goes faster than what is new comes."""
-
-TABLES: Final = 1 << 6
-"""How many tables a generation of keys is spread over."""
-
-_TABLE: Final = TABLES - 1
-
-_LONG_KEY: Final = 256
 
 
 class Recent(Generic[V]):
@@ -82,83 +74,6 @@ class Recent(Generic[V]):
         self._entries.pop(key, None)
 
 
-class RecentKeys:
-    """Keys that are forgotten after `window` seconds, or earlier if there are more than `capacity`.
-
-    New keys go into a young generation. When that is as old as the window, or half of the capacity, it
-    becomes the old one, and the old one, in which every key has aged or is too much, fades. No call takes
-    long: a table of half a million keys takes 12 ms to grow and 80 to free, so a generation is many small
-    ones, and what fades is freed a few keys a call.
-    """
-
-    __slots__ = ("_fading", "_old", "_old_size", "_since", "_young", "_young_size", "capacity", "window")
-
-    def __init__(self, window: float, capacity: int) -> None:
-        self.window = window
-        self.capacity = capacity
-        self._young = _tables()
-        self._young_size = 0
-        self._old = _tables()
-        self._old_size = 0
-        self._fading: list[dict[Hashable, float]] = []
-        self._since = -math.inf
-
-    def __len__(self) -> int:
-        return self._young_size + self._old_size
-
-    def holds(self, key: Hashable, now: float) -> bool:
-        """Whether a key was added within the window."""
-        table = hash(key) & _TABLE
-        at = self._young[table].get(key)
-        if at is None:
-            at = self._old[table].get(key)
-        return at is not None and now - at < self.window
-
-    def add(self, key: Hashable, now: float) -> bool:
-        """Remember a key from now on; False, and nothing, if it was added within the window."""
-        if now - self._since >= self.window or 2 * self._young_size >= self.capacity:
-            self._turn(now)
-        table = hash(key) & _TABLE
-        if self._old_size:
-            at = self._old[table].get(key)
-            if at is not None and now - at < self.window:
-                return False
-        young = self._young[table]
-        size = len(young)
-        young.setdefault(key, now)
-        if len(young) == size:
-            return False
-        self._young_size += 1
-        if self._fading:
-            self._fade()
-        return True
-
-    def discard(self, key: Hashable) -> None:
-        """Forget a key."""
-        table = hash(key) & _TABLE
-        if self._young[table].pop(key, None) is not None:
-            self._young_size -= 1
-        if self._old[table].pop(key, None) is not None:
-            self._old_size -= 1
-
-    def _turn(self, now: float) -> None:
-        self._fading.extend(filter(None, self._old))
-        self._old, self._old_size = self._young, self._young_size
-        self._young, self._young_size = _tables(), 0
-        self._since = now
-
-    def _fade(self) -> None:
-        fading = self._fading[-1]
-        for _ in range(min(MAX_FORGOTTEN, len(fading))):
-            fading.popitem()
-        if not fading:
-            self._fading.pop()
-
-
-def _tables() -> list[dict[Hashable, float]]:
-    return [{} for _ in range(TABLES)]
-
-
 class RidMemory:
     """The rids that may be live in the engine: forwarded within the window, or not yet finished.
 
@@ -166,45 +81,45 @@ class RidMemory:
     A window of 0 remembers nothing.
     """
 
-    __slots__ = ("_live", "_recent", "exact")
+    __slots__ = ("_live", "_recent", "_window", "exact")
 
     def __init__(self, window: float, *, exact: bool = False) -> None:
         self.exact = exact
-        self._recent = RecentKeys(window, RID_CAPACITY)
-        self._live: set[Hashable] = set()
+        self._window = window
+        self._recent = recent_keys(window, RID_CAPACITY)
+        self._live: set[str | bytes] = set()
 
     def __len__(self) -> int:
         return len(self._live) if self.exact else len(self._recent)
 
     def is_live(self, rid: str, now: float) -> bool:
         """Whether a request with this rid may still be running in the engine."""
-        key = _key(rid)
-        return key in self._live if self.exact else self._recent.holds(key, now)
+        return shorten(rid) in self._live if self.exact else self._recent.holds(rid, now)
 
     def claim(self, rid: str, now: float) -> bool:
         """Make a rid that is being handed over live. False, and nothing, if it may be live already."""
-        key = rid if len(rid) <= _LONG_KEY else _key(rid)
+        return self.claim_each([rid], now) == 1
+
+    def claim_each(self, rids: Sequence[str], now: float) -> int:
+        """`claim` for rids in their order, up to the first that may be live already: how many come before it."""
         if not self.exact:
-            return self._recent.window <= 0 or self._recent.add(key, now)
-        if key in self._live:
-            return False
-        self._live.add(key)
-        return True
+            return self._recent.add_each(rids, now) if self._window > 0 else len(rids)
+        live = self._live
+        for count, rid in enumerate(rids):
+            key = shorten(rid)
+            if key in live:
+                return count
+            live.add(key)
+        return len(rids)
 
     def withdraw(self, rid: str) -> None:
         """A request with this rid has not been handed over after all."""
-        key = _key(rid)
-        self._live.discard(key)
-        self._recent.discard(key)
+        self._live.discard(shorten(rid))
+        self._recent.discard(rid)
 
     def finish(self, rid: str) -> None:
         """The engine has sent the last output of this rid."""
-        self._live.discard(_key(rid))
-
-
-def _key(rid: str) -> Hashable:
-    """The rid, or its digest if it is so long that a million of them would not fit in memory."""
-    return rid if len(rid) <= _LONG_KEY else blake2b(rid.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+        self._live.discard(shorten(rid))
 
 
 class Content(NamedTuple):

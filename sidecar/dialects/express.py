@@ -71,7 +71,7 @@ class Express:
         longest = policy.max_model_len
         self._longest = longest - RESERVED_TOKENS if longest is not None else None
 
-    def __call__(self, frames: Sequence[Buffer], nbytes: int) -> Passage | None:
+    def read(self, frames: Sequence[Buffer], nbytes: int) -> Passage | None:
         """What a text request with a known tail becomes: the same as on the long way, which None leaves it to.
 
         `nbytes` are those of all frames. The rid is not yet claimed.

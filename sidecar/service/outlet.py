@@ -18,3 +18,7 @@ class Outlet(Protocol):
     def send(self, frames: Sequence[Buffer], nbytes: int) -> bool:
         """Hand a message over and release `nbytes` later, or say that it is not taken."""
         ...
+
+    def send_each(self, messages: Sequence[Sequence[Buffer]]) -> int:
+        """`send` for small messages in their order, up to the first that is not taken: how many come before it."""
+        ...

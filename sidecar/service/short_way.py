@@ -8,8 +8,10 @@ clock, a wake-up of libzmq's thread. Here it takes 3.9 us with receiving and sen
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
+from operator import itemgetter
 from time import perf_counter
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from sidecar.context import Context
 from sidecar.dialects.express import Express, Passage
@@ -24,6 +26,8 @@ Short: TypeAlias = tuple[Literal[True], Passage, list[Buffer], int]
 Processed: TypeAlias = tuple[Literal[False], Envelope, Outcome, int]
 """A message that went the long way as far as to its outcome."""
 
+_IS_SHORT: Final = itemgetter(0)
+
 
 class ShortWay:
     """Reads requests, and hands over those that were read, on the event loop's thread."""
@@ -31,8 +35,8 @@ class ShortWay:
     def __init__(self, context: Context, ledger: Ledger, outlet: Outlet) -> None:
         self._context = context
         self._ledger = ledger
-        self._send = outlet.send
-        self.express = Express.of(context)
+        self._send_each = outlet.send_each
+        self.express = Express.of(context).read
         self._read_s = 0.0
 
     def read_first(self, frames: list[Buffer], nbytes: int) -> Passage | None:
@@ -48,24 +52,22 @@ class ShortWay:
         That is one that did not come by it, and one whose rid is live or that the egress does not take: it
         has to go the long way from the beginning.
         """
-        rids, send = self._context.rids, self._send
-        claim, now = rids.claim, self._context.now()
+        memory = self._context.rids
         since = perf_counter()
-        sent: list[str] = []
-        received = left = 0
-        while taken:
-            entry = taken[0]
-            if not entry[0]:
-                break
-            _, (rid, message, size), _, nbytes = entry
-            if not claim(rid, now):
-                break
-            if not send(message, 0):
-                rids.withdraw(rid)
-                break
-            taken.popleft()
-            sent.append(rid)
-            received += nbytes
-            left += size
+        entries = list(takewhile(_IS_SHORT, taken))
+        if not entries:
+            return
+        _, passages, _, received = zip(*entries, strict=True)
+        rids, messages, left = zip(*passages, strict=True)
+        claimed = memory.claim_each(rids, self._context.now())
+        sent = self._send_each(messages[:claimed])
+        for rid in rids[sent:claimed]:
+            memory.withdraw(rid)
+        if sent == len(taken):
+            taken.clear()
+        else:
+            for _ in range(sent):
+                taken.popleft()
         if sent:
-            self._ledger.passed(sent, received, left, self._read_s, (perf_counter() - since) / len(sent))
+            each_s = (perf_counter() - since) / sent
+            self._ledger.passed(rids[:sent], sum(received[:sent]), sum(left[:sent]), self._read_s, each_s)

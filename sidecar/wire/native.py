@@ -1,15 +1,15 @@
 """The scans in C, where they were compiled.
 
-`scan` is None where there was no compiler, or where the environment sets `PURE_PYTHON`: then the functions
-in Python that it stands in for do all of the work, with the same results.
+`scan` is None where they were not (see `sidecar.native`): then the functions in Python that it stands in for
+do all of the work, with the same results.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+from sidecar.native import compiled
 
 T = TypeVar("T")
 
@@ -67,13 +67,4 @@ class Scan(Protocol):
         ...
 
 
-def _load() -> Scan | None:
-    if os.environ.get("PURE_PYTHON"):
-        return None
-    try:
-        return cast(Scan, importlib.import_module("sidecar.wire._scan"))
-    except ImportError:
-        return None
-
-
-scan: Final = _load()
+scan: Final = cast("Scan | None", compiled("sidecar.wire._scan"))

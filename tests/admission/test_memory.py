@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.admission import memory
-from sidecar.admission.memory import Content, ContentMemory, Recent, RecentKeys, RidMemory
+from sidecar.admission.memory import Content, ContentMemory, Recent, RidMemory
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.tokenspeed import Modality
 
@@ -64,55 +64,6 @@ def test_recent_is_a_bounded_map_over_time(events: list[tuple[int, int]], capaci
             assert got == (kept[0] if kept else None)
 
 
-def test_keys_are_forgotten_after_their_window() -> None:
-    keys = RecentKeys(10.0, 100)
-    assert keys.add("a", 0.0)
-    assert (keys.add("a", 9.999), keys.holds("a", 9.999), keys.holds("a", 10.0)) == (False, True, False)
-    assert keys.add("b", 6.0)
-    assert keys.add("a", 10.0)  # the generation has turned
-    assert (keys.add("b", 15.9), keys.add("b", 16.0)) == (False, True)
-    keys.discard("b")
-    keys.discard("nothing")
-    assert (keys.holds("b", 16.0), keys.add("b", 16.0)) == (False, True)
-
-
-def test_at_least_half_of_the_capacity_is_remembered_and_never_more_than_all_of_it() -> None:
-    keys = RecentKeys(1e9, 6)
-    for number in range(50):
-        assert keys.add(number, 0.0)
-        assert len(keys) <= 6
-        assert all(keys.holds(recent, 0.0) for recent in range(max(number - 2, 0), number + 1))
-
-
-def test_keys_that_have_aged_are_freed_a_few_at_a_time() -> None:
-    keys = RecentKeys(10.0, 1 << 20)
-    for number in range(1000):
-        keys.add(number, 0.0)
-    keys.add("later", 10.0)
-    assert len(keys) == 1001
-    keys.add("still later", 20.0)
-    assert len(keys) == 2
-    assert sum(map(len, keys._fading)) == 1000 - memory.MAX_FORGOTTEN
-    for number in range(1000 // memory.MAX_FORGOTTEN + memory.TABLES):
-        keys.add(f"new {number}", 20.0)
-    assert keys._fading == []
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=60), st.integers(1, 8))
-def test_keys_are_a_set_over_time(events: list[tuple[int, int]], window: int) -> None:
-    keys = RecentKeys(window, 1 << 20)
-    now = 0
-    added: dict[int, int] = {}
-    for key, wait in events:
-        now += wait
-        fresh = key not in added or now - added[key] >= window
-        assert keys.add(key, now) is fresh
-        if fresh:
-            added[key] = now
-        for other in range(6):
-            assert keys.holds(other, now) is (other in added and now - added[other] < window)
-
-
 def test_rids_live_within_the_window() -> None:
     rids = RidMemory(30.0)
     assert not rids.is_live("a", 0.0)
@@ -145,13 +96,23 @@ def test_exact_rids_live_until_they_finish() -> None:
     assert (rids.is_live("a", 0.0), len(rids)) == (False, 0)
 
 
-def test_long_rids_are_kept_as_digests() -> None:
-    rids = RidMemory(30.0)
+@pytest.mark.parametrize("exact", [False, True])
+def test_long_rids_are_told_apart(exact: bool) -> None:
+    rids = RidMemory(30.0, exact=exact)
     long = ["x" * 1_000_000 + str(number) for number in range(3)]
-    for rid in long[:2]:
-        rids.claim(rid, 0.0)
+    assert [rids.claim(rid, 0.0) for rid in (long[0], long[1], long[0])] == [True, True, False]
     assert [rids.is_live(rid, 1.0) for rid in long] == [True, True, False]
-    assert all(len(key) <= memory._LONG_KEY for table in rids._recent._young for key in table)  # type: ignore[arg-type]
+    rids.withdraw(long[0])
+    rids.finish(long[1])
+    assert [rids.is_live(rid, 1.0) for rid in long] == [False, not exact, False]
+
+
+@pytest.mark.parametrize(("exact", "window"), [(False, 30.0), (True, 30.0), (False, 0.0)])
+def test_rids_are_claimed_up_to_one_that_is_live(exact: bool, window: float) -> None:
+    rids = RidMemory(window, exact=exact)
+    assert rids.claim_each([], 0.0) == 0
+    assert rids.claim_each(["a", "b", "c", "b", "d"], 0.0) == (3 if window else 5)
+    assert [rids.is_live(rid, 0.0) for rid in "abcd"] == ([True, True, True, False] if window else [False] * 4)
 
 
 def content(

@@ -41,7 +41,7 @@ def fresh(rules: Context) -> Context:
 
 def short(rules: Context, message: Sequence[Buffer]) -> list[bytes] | None:
     """What the short way makes of a message."""
-    found = Express(rules)(message, sum(map(len, message)))
+    found = Express(rules).read(message, sum(map(len, message)))
     if found is None:
         return None
     _, leaves, nbytes = found
@@ -136,7 +136,7 @@ def test_a_request_like_one_before(arrives: Framing, leaves: Framing) -> None:
 def test_what_needs_nothing_leaves_as_the_frames_that_came() -> None:
     message = frames(request("a", [1, 2], NORMALIZED), framing=Framing.TYPED)
     rules = taught(message, context(framing=Framing.TYPED))
-    found = Express(rules)(message, sum(map(len, message)))
+    found = Express(rules).read(message, sum(map(len, message)))
     assert found is not None
     assert found[1] is message
 
@@ -201,7 +201,7 @@ def test_the_long_way_knows_the_short_one() -> None:
 
 def test_a_length_that_is_learned_later_holds() -> None:
     rules = taught(frames(request("a", [1], params())), context())
-    way, message = Express(rules), frames(request("b", [1] * 9, params()))
+    way, message = Express(rules).read, frames(request("b", [1] * 9, params()))
     assert way(message, 100) is not None
     rules.policy = dataclasses.replace(rules.policy, max_model_len=10)
     assert way(message, 100) is None

@@ -120,7 +120,7 @@ class Fuzzer:
     def check(self, message: Sequence[bytes], rules: Context, *, views: bool = False) -> Outcome:
         """Process a message and hold it to what holds for all. Raises `Finding`."""
         copies = [bytes(bytearray(frame)) for frame in message]
-        short = Express.of(rules)(list(message), sum(map(len, message)))
+        short = Express.of(rules).read(list(message), sum(map(len, message)))
         started = time.process_time()
         outcome = run([memoryview(frame) for frame in message] if views else message, rules)
         took = time.process_time() - started

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from itertools import takewhile
 from typing import Any
 
 import msgpack
@@ -67,6 +68,9 @@ class FakeEgress:
         self.sent.append(list(frames))
         self._release(nbytes)
         return True
+
+    def send_each(self, messages: Sequence[Sequence[Buffer]]) -> int:
+        return sum(takewhile(bool, (self.send(frames, 0) for frames in messages)))
 
 
 class Bench:

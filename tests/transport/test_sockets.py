@@ -189,6 +189,30 @@ def test_forwarding_by_reference_keeps_every_byte(run: Run) -> None:
     run(body())
 
 
+def test_messages_are_sent_up_to_one_that_is_not_taken(run: Run) -> None:
+    async def body() -> None:
+        with pair(zmq.PUSH, zmq.PULL, hwm=4) as pipe:
+            sender = Sender(pipe.near)
+            messages: list[list[Buffer]] = [[b"%d" % number] if number % 3 else [b"%d" % number, b"x"]
+                                            for number in range(100)]  # fmt: skip
+            assert sender.egress.send_each([]) == 0
+            await until(lambda: sender.egress.takes(1))
+            sent = sender.egress.send_each(messages)
+            assert 0 < sent < 100
+            assert sender.egress.blocked
+            got = []
+            while sent < 100:
+                got.append(await asyncio.to_thread(pipe.far.recv_multipart))
+                sent += sender.egress.send_each(messages[sent:])
+            while len(got) < 100:
+                got.append(await asyncio.to_thread(pipe.far.recv_multipart))
+            assert got == messages
+            assert sender.released == 0
+            sender.egress.close(0)
+
+    run(body())
+
+
 def test_bytes_are_released_only_when_the_peer_has_them(run: Run) -> None:
     async def body() -> None:
         with pair(zmq.PUSH, zmq.PULL, hwm=4) as pipe:
