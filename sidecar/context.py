@@ -18,6 +18,7 @@ from sidecar.materialize.placeholders import Encoder, NativePlaceholder, native_
 from sidecar.model import ModelSpec
 from sidecar.settings import Settings
 from sidecar.wire.framing import Framing
+from sidecar.wire.native import Tail
 
 
 class NoSegments:
@@ -59,7 +60,7 @@ class Context:
     rids: RidMemory = field(default_factory=lambda: RidMemory(30.0))
     contents: ContentMemory = field(default_factory=lambda: ContentMemory(30.0))
     segments: SegmentMemory = field(default_factory=SegmentMemory)
-    tails: dict[bytes, Any] = field(default_factory=dict)
+    tails: dict[bytes, Tail] = field(default_factory=dict)
     express: Any = field(default=None, init=False)
 
     @classmethod

@@ -9,7 +9,6 @@ where a temperature of 0 then divides the logits by zero; here they become greed
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,7 @@ from sidecar.admission.sampling import DEFAULT_BYTES, FIELD_COUNT, Decoded, Refu
 from sidecar.admission.sampling_cache import SpanCache
 from sidecar.errors import Reason, Rejection
 from sidecar.wire.msgpack import EMPTY_ARRAY, NIL, TRUE, Buffer, pack_array_header, pack_int
+from sidecar.wire.text import pack_crc
 from sidecar.wire.tokenspeed import Sampling
 
 SAMPLING_EPS: Final = 1e-6
@@ -92,8 +92,7 @@ def finalize(
 
 def seed_of(rid: str) -> bytes:
     """The encoding of the seed that the engine gives a request without one: `resolve_seed`."""
-    seed = zlib.crc32(rid.encode())
-    return b"\xce" + seed.to_bytes(4) if seed > 0xFFFF else pack_int(seed)
+    return pack_crc(rid)
 
 
 def final_parts(span: Buffer, vocab_size: int | None) -> tuple[bytes, bytes | None, bytes] | None:

@@ -2,22 +2,22 @@
 
 What stands behind a text request's ids, its tail, has the sampling params and the flags. Whether it may
 pass and what is edited in it depends on its bytes alone. So the tails of requests that took the long way
-are remembered, and one that comes again leaves the ids, the length and the seed to look at: 1.4 us in
+are remembered, and one that comes again leaves the ids, the length and the seed to look at: 1.0 us in
 place of 8.5 for a request of 190 ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from sidecar.admission.policy import Policy
 from sidecar.admission.prompt import RESERVED_TOKENS, vocabulary_limit
-from sidecar.admission.sampling_finalize import seed_of
 from sidecar.context import Context
 from sidecar.wire.framing import TYPE_ADD, Framing
 from sidecar.wire.msgpack import Buffer
-from sidecar.wire.text import match_text, replace_tail
+from sidecar.wire.native import Tail
+from sidecar.wire.text import pass_text
 
 DIALECT: Final = "tokenspeed"
 
@@ -29,17 +29,6 @@ MAX_BYTES: Final = 32 * 1024
 
 Passage: TypeAlias = tuple[str, Sequence[Buffer], int]
 """(rid, the frames that leave, their bytes)."""
-
-
-class Tail(NamedTuple):
-    """A tail that has passed, in requests of so many fields.
-
-    `edited` is None if it leaves as it came, else what stands in its place: the bytes before the seed, the
-    seed, None for the one that comes from the rid, and the bytes behind it.
-    """
-
-    fields: int
-    edited: tuple[bytes, bytes | None, bytes] | None
 
 
 class Express:
@@ -84,21 +73,15 @@ class Express:
         payload = frames[-1]
         if type(payload) is not bytes or (self._typed and frames[0] != TYPE_ADD):
             return None
-        parts = match_text(payload, context.tails, self._limit, self._longest)
-        if parts is None:
+        passed = pass_text(payload, context.tails, self._limit, self._longest)
+        if passed is None:
             return None
-        rid, fields, end, known = parts
-        if known.fields != fields:
-            return None
-        edited = known.edited
-        if edited is not None:
-            before, seed, behind = edited
-            payload = replace_tail(payload, end, before, seed or seed_of(rid), behind)
-        elif self._same:
+        rid, leaves = passed
+        if self._same and leaves is payload:
             return rid, frames, nbytes
         if self._native:
-            return rid, (payload,), len(payload)
-        return rid, (TYPE_ADD, payload), len(TYPE_ADD) + len(payload)
+            return rid, (leaves,), len(leaves)
+        return rid, (TYPE_ADD, leaves), len(TYPE_ADD) + len(leaves)
 
 
 def remember_tail(context: Context, tail: bytes, known: Tail) -> None:

@@ -17,7 +17,7 @@ from sidecar.admission.shm import orphans
 from sidecar.admission.size import check_size
 from sidecar.context import Context
 from sidecar.dialects.edits import RequestEdits
-from sidecar.dialects.express import Tail, remember_tail
+from sidecar.dialects.express import remember_tail
 from sidecar.dialects.media import convert, is_slow, locate_media, materialize
 from sidecar.dialects.rejected import rejected_request
 from sidecar.errors import Reason, Rejection
@@ -26,6 +26,7 @@ from sidecar.outcome import Envelope, Kind, Lap, Outcome, Result
 from sidecar.wire.framing import Message, join_add, unedited
 from sidecar.wire.media import MediaView
 from sidecar.wire.msgpack import Buffer, read_array_header
+from sidecar.wire.native import Tail
 from sidecar.wire.request import RequestView, read_request, read_rid
 from sidecar.wire.salvage import read_handles
 from sidecar.wire.text import MAX_TAIL_BYTES

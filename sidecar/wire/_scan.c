@@ -1,4 +1,5 @@
-/* The scans of sidecar.wire in C: where msgpack values end, and what the integers of an id list are.
+/* The scans of sidecar.wire in C: where msgpack values end, what the integers of an id list are, and the form that
+ * nearly every text request has.
  *
  * Every function here has a twin in Python that gives the same answers (`wire.msgpack`, `wire.spans`,
  * `wire.ids`, `wire.text`) and is used where this file was not compiled. What is wrong with a message is
@@ -29,6 +30,9 @@ enum { NONE = 0, PLAIN, UNSIGNED, SIGNED };
 
 static Integer INTEGERS[256];
 
+/* Of the polynomial of zip files, its bits from the lowest on. */
+static uint32_t CRC[256];
+
 static void
 fill_tables(void)
 {
@@ -44,6 +48,12 @@ fill_tables(void)
     }
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         SIZE[fixed[i][0]] = fixed[i][1];
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
+        CRC[byte] = crc;
+    }
     for (int lead = 0xCC; lead <= 0xD3; lead++) {
         uint8_t kind = lead < 0xCF ? PLAIN : lead == 0xCF ? UNSIGNED : SIGNED;
         INTEGERS[lead] = (Integer){SIZE[lead], 1, 64 - 8 * (SIZE[lead] - 1), kind};
@@ -333,10 +343,11 @@ scan_holds(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 
 PyDoc_STRVAR(text_doc,
 "text(payload, tag, tails, max_tail, limit, longest)\n--\n\n"
-"(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of so many fields that begins\n"
-"with `tag`, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in [0, limit). None if the\n"
-"payload has another form, more than `max_tail` bytes behind the list, or `tails`, a dict, nothing for them. Either\n"
-"bound may be None.");
+"(string, what becomes of the payload) of an array that begins with `tag`, a string of up to 255 bytes, two nils and a\n"
+"list of 1 to `longest` integers in [0, limit). Either bound may be None. `tails`, a dict, has for the bytes behind the\n"
+"list how many elements the array has, and what stands in their place: None if they stay, or bytes, an integer's\n"
+"bytes, None for the CRC-32 of the string, and bytes. None if the payload has another form, more than `max_tail` bytes\n"
+"behind the list, or `tails` nothing for them.");
 
 /* A bound that may be None: then it is the largest there is. */
 static int
@@ -362,6 +373,71 @@ read_array_header(const uint8_t *buf, Py_ssize_t pos, Py_ssize_t end, Py_ssize_t
         return -1;
     *body = pos + 1 + width;
     return (Py_ssize_t)big_endian(buf + pos + 1, width);
+}
+
+/* What stands in the place of a tail, if the array has as many elements as are expected: borrowed. NULL if
+ * it has not, and NULL with an exception for what does not have the form. */
+static PyObject *
+edit_of(PyObject *known, Py_ssize_t fields)
+{
+    PyObject *edit = PyTuple_Check(known) && PyTuple_GET_SIZE(known) == 2 ? PyTuple_GET_ITEM(known, 1) : NULL;
+    int is_well_formed = edit == Py_None;
+    if (edit != NULL && PyTuple_Check(edit) && PyTuple_GET_SIZE(edit) == 3) {
+        PyObject *number = PyTuple_GET_ITEM(edit, 1);
+        is_well_formed = PyBytes_Check(PyTuple_GET_ITEM(edit, 0)) && (number == Py_None || PyBytes_Check(number)) &&
+                         PyBytes_Check(PyTuple_GET_ITEM(edit, 2));
+    }
+    if (!is_well_formed) {
+        PyErr_SetString(PyExc_TypeError, "expected (fields, None) or (fields, (bytes, bytes or None, bytes))");
+        return NULL;
+    }
+    Py_ssize_t expected = PyLong_AsSsize_t(PyTuple_GET_ITEM(known, 0));
+    return expected == fields ? edit : NULL;
+}
+
+/* The shortest encoding of the CRC-32 of some bytes. */
+static Py_ssize_t
+pack_crc(uint8_t packed[5], const uint8_t *data, Py_ssize_t size)
+{
+    uint32_t crc = 0xFFFFFFFF;
+    for (Py_ssize_t i = 0; i < size; i++)
+        crc = crc >> 8 ^ CRC[(crc ^ data[i]) & 0xFF];
+    crc = ~crc;
+    int width = crc <= 0x7F ? 0 : crc <= 0xFF ? 1 : crc <= 0xFFFF ? 2 : 4;
+    if (width == 0) {
+        packed[0] = (uint8_t)crc;
+        return 1;
+    }
+    packed[0] = width == 1 ? 0xCC : width == 2 ? 0xCD : 0xCE;
+    for (int i = 0; i < width; i++)
+        packed[1 + i] = (uint8_t)(crc >> 8 * (width - 1 - i));
+    return 1 + width;
+}
+
+/* The first `end` bytes of a payload, and the three parts of an edit behind them. */
+static PyObject *
+replace_tail(PyObject *payload, Py_ssize_t end, PyObject *edit, const uint8_t *name, Py_ssize_t name_size)
+{
+    PyObject *before = PyTuple_GET_ITEM(edit, 0), *number = PyTuple_GET_ITEM(edit, 1);
+    PyObject *behind = PyTuple_GET_ITEM(edit, 2);
+    uint8_t packed[5];
+    const char *middle = (const char *)packed;
+    Py_ssize_t size;
+
+    if (number == Py_None)
+        size = pack_crc(packed, name, name_size);
+    else
+        middle = PyBytes_AS_STRING(number), size = PyBytes_GET_SIZE(number);
+    PyObject *edited =
+        PyBytes_FromStringAndSize(NULL, end + PyBytes_GET_SIZE(before) + size + PyBytes_GET_SIZE(behind));
+    if (edited == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(edited);
+    at = (char *)memcpy(at, PyBytes_AS_STRING(payload), (size_t)end) + end;
+    at = (char *)memcpy(at, PyBytes_AS_STRING(before), (size_t)PyBytes_GET_SIZE(before)) + PyBytes_GET_SIZE(before);
+    at = (char *)memcpy(at, middle, (size_t)size) + size;
+    memcpy(at, PyBytes_AS_STRING(behind), (size_t)PyBytes_GET_SIZE(behind));
+    return edited;
 }
 
 static PyObject *
@@ -407,7 +483,9 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     PyObject *known = PyDict_GetItemWithError(args[2], tail);
     Py_DECREF(tail);
-    if (known == NULL) {
+    if (known == NULL && PyErr_Occurred())
+        return NULL;
+    if (known == NULL || (known = edit_of(known, fields)) == NULL) {
         if (PyErr_Occurred())
             return NULL;
         Py_RETURN_NONE;
@@ -419,54 +497,16 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("(NnnO)", string, fields, range.after, known);
-}
-
-PyDoc_STRVAR(join_doc,
-"join(payload, end, *parts)\n--\n\n"
-"The first `end` bytes of a payload, and up to 8 parts behind them.");
-
-#define MAX_PARTS 8
-
-static PyObject *
-scan_join(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    if (nargs < 2 || nargs > 2 + MAX_PARTS || !PyBytes_CheckExact(args[0])) {
-        PyErr_Format(PyExc_TypeError, "expected bytes, a position and up to %d parts", MAX_PARTS);
-        return NULL;
-    }
-    Py_ssize_t end = PyLong_AsSsize_t(args[1]);
-    if (end == -1 && PyErr_Occurred())
-        return NULL;
-    if (end < 0 || end > PyBytes_GET_SIZE(args[0])) {
-        PyErr_Format(PyExc_ValueError, "position %zd is not in the payload", end);
-        return NULL;
-    }
-    Py_ssize_t size = end;
-    for (Py_ssize_t i = 2; i < nargs; i++) {
-        if (!PyBytes_CheckExact(args[i])) {
-            PyErr_SetString(PyExc_TypeError, "a part must be bytes");
-            return NULL;
-        }
-        size += PyBytes_GET_SIZE(args[i]);
-    }
-    PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
-    if (joined == NULL)
-        return NULL;
-    char *at = PyBytes_AS_STRING(joined);
-    memcpy(at, PyBytes_AS_STRING(args[0]), (size_t)end);
-    at += end;
-    for (Py_ssize_t i = 2; i < nargs; i++) {
-        memcpy(at, PyBytes_AS_STRING(args[i]), (size_t)PyBytes_GET_SIZE(args[i]));
-        at += PyBytes_GET_SIZE(args[i]);
-    }
-    return joined;
+    PyObject *edited = known == Py_None ? Py_NewRef(args[0]) : replace_tail(args[0], range.after, known, buf + name, size);
+    PyObject *result = edited == NULL ? NULL : PyTuple_Pack(2, string, edited);
+    Py_DECREF(string);
+    Py_XDECREF(edited);
+    return result;
 }
 
 static PyMethodDef methods[] = {
     {"bounds", _PyCFunction_CAST(scan_bounds), METH_FASTCALL, bounds_doc},
     {"holds", _PyCFunction_CAST(scan_holds), METH_FASTCALL, holds_doc},
-    {"join", _PyCFunction_CAST(scan_join), METH_FASTCALL, join_doc},
     {"measure", _PyCFunction_CAST(scan_measure), METH_FASTCALL, measure_doc},
     {"skip", _PyCFunction_CAST(scan_skip), METH_FASTCALL, skip_doc},
     {"text", _PyCFunction_CAST(scan_text), METH_FASTCALL, text_doc},

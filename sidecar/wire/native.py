@@ -7,13 +7,22 @@ do all of the work, with the same results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 from sidecar.native import compiled
 
-T = TypeVar("T")
-
 _Bytes: TypeAlias = bytes | memoryview
+
+
+class Tail(NamedTuple):
+    """What stands behind the ids in requests of so many fields, and what takes its place.
+
+    `edited` is None if it leaves as it came, else the bytes before a number, the number, None for the CRC-32 of
+    the rid, and the bytes behind it.
+    """
+
+    fields: int
+    edited: tuple[bytes, bytes | None, bytes] | None
 
 
 class Scan(Protocol):
@@ -44,21 +53,17 @@ class Scan(Protocol):
         """Whether one of the integers in [pos, end) is one of up to 16 ids; None if they are not all integers."""
         ...
 
-    def join(self, payload: bytes, end: int, /, *parts: bytes) -> bytes:
-        """The first `end` bytes of a payload, and up to 8 parts behind them."""
-        ...
-
     def text(
         self,
         payload: bytes,
         tag: bytes,
-        tails: dict[bytes, T],
+        tails: dict[bytes, Tail],
         max_tail: int,
         limit: int | None,
         longest: int | None,
         /,
-    ) -> tuple[str, int, int, T] | None:
-        """(string, fields, end of the list, what `tails` has for the bytes behind it) of an array of such a form.
+    ) -> tuple[str, bytes] | None:
+        """(string, what becomes of the payload) of an array with a known tail; see `wire.text.pass_text`.
 
         It begins with the tag, a string of up to 255 bytes, two nils and a list of 1 to `longest` integers in
         [0, limit). None if the payload has another form, more than `max_tail` bytes behind the list, or

@@ -7,34 +7,30 @@ handful of byte strings. Whoever has checked such a tail once need not check it 
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, TypeVar
+import zlib
+from typing import Final
 
 from sidecar.errors import Rejection
 from sidecar.wire.ids import find_ids, prove_ids
-from sidecar.wire.msgpack import pack_str
-from sidecar.wire.native import scan
+from sidecar.wire.msgpack import pack_int, pack_str
+from sidecar.wire.native import Tail, scan
 from sidecar.wire.tokenspeed import GENERATE_TAG
 
 _TAG: Final = pack_str(GENERATE_TAG)
 MAX_TAIL_BYTES: Final = 512
 """A longer tail holds more than sampling params and flags, and would not come again."""
 
-T = TypeVar("T")
-
 _TWO_NILS: Final = b"\xc0\xc0"
 
-TextParts: TypeAlias = tuple[str, int, int, T]
-"""(rid, number of fields, end of the ids, what is known of the bytes behind them)."""
 
+def pass_text(
+    payload: bytes, tails: dict[bytes, Tail], limit: int | None = None, longest: int | None = None
+) -> tuple[str, bytes] | None:
+    """What becomes of a request with a short rid, no worker address, no text, good ids and a tail that is known.
 
-def match_text(
-    payload: bytes, tails: dict[bytes, T], limit: int | None = None, longest: int | None = None
-) -> TextParts[T] | None:
-    """The parts of a request with a short rid, no worker address, no text, good ids and a tail that is known.
-
-    A rid is short up to 255 bytes; ids are good if there are 1 to `longest` of them and all are integers in
-    [0, limit), and a tail has up to `MAX_TAIL_BYTES`. None if it has another form, however well-formed that
-    may be.
+    Returns (rid, payload that leaves). A rid is short up to 255 bytes; ids are good if there are 1 to
+    `longest` of them and all are integers in [0, limit), and a tail has up to `MAX_TAIL_BYTES`. None if it
+    has another form, however well-formed that may be.
     """
     if scan is not None:
         return scan.text(payload, _TAG, tails, MAX_TAIL_BYTES, limit, longest)
@@ -72,15 +68,17 @@ def match_text(
             prove_ids(ids, limit, "input_ids")
         elif not {int}.issuperset(map(type, ids.tolist())):
             return None
-        return payload[start:end].decode(), fields, ids.end, known
+        rid = payload[start:end].decode()
     except (IndexError, UnicodeDecodeError, Rejection):
         return None
+    if known.fields != fields:
+        return None
+    if known.edited is None:
+        return rid, payload
+    before, number, behind = known.edited
+    return rid, b"".join((payload[: ids.end], before, pack_crc(rid) if number is None else number, behind))
 
 
-def join_tail(payload: bytes, end: int, /, *parts: bytes) -> bytes:
-    """The first `end` bytes of a payload, and at most 8 parts behind them."""
-    return b"".join((payload[:end], *parts))
-
-
-replace_tail: Final = scan.join if scan is not None else join_tail
-"""`join_tail`, without a copy of its own of what stays."""
+def pack_crc(text: str) -> bytes:
+    """The shortest encoding of the CRC-32 of a string."""
+    return pack_int(zlib.crc32(text.encode()))

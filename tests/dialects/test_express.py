@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from sidecar.admission.memory import RidMemory
 from sidecar.admission.policy import Limits
 from sidecar.context import Context
-from sidecar.dialects.express import MAX_TAILS, Express, Tail, remember_tail
+from sidecar.dialects.express import MAX_TAILS, Express, remember_tail
 from sidecar.outcome import Result
 from sidecar.pipeline import run
 from sidecar.wire.framing import Framing
 from sidecar.wire.msgpack import Buffer
+from sidecar.wire.native import Tail
 from sidecar.wire.tokenspeed import Sampling
 from tests.build import NORMALIZED, context, flat, frames, image_request, media, policy, request
 

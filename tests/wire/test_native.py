@@ -23,9 +23,9 @@ from sidecar.wire import native, spans
 from sidecar.wire import text as texts
 from sidecar.wire.ids import advance, find_ids, prove_ids
 from sidecar.wire.msgpack import read_int
-from sidecar.wire.native import Scan
+from sidecar.wire.native import Scan, Tail
 from sidecar.wire.spans import element_bounds
-from sidecar.wire.text import MAX_TAIL_BYTES, match_text
+from sidecar.wire.text import MAX_TAIL_BYTES, pass_text
 from sidecar.wire.tokenspeed import GENERATE_TAG
 from tests.wire.test_msgpack import values
 
@@ -182,11 +182,6 @@ def test_what_a_caller_may_not_do(compiled: Scan) -> None:
         (untyped.text, (b"\x95", b"", {}, 9, "1", None)),
         (untyped.text, (b"\x95", b"", {}, "9", None, None)),
         (untyped.text, (b"", b"", {}, 9, None)),
-        (untyped.join, (memoryview(b""), 0)),
-        (untyped.join, (b"",)),
-        (untyped.join, (b"", "0")),
-        (untyped.join, (b"", 0, "text")),
-        (untyped.join, (b"", 0, *[b""] * 9)),
     ):
         with pytest.raises(TypeError):
             call(*arguments)
@@ -194,9 +189,6 @@ def test_what_a_caller_may_not_do(compiled: Scan) -> None:
         compiled.holds(b"", 0, 0, range(17))
     with pytest.raises(OverflowError):
         compiled.holds(b"", 0, 0, [2**63])
-    for end in (-1, 4):
-        with pytest.raises(ValueError, match="not in the payload"):
-            compiled.join(b"\1\2\3", end)
 
 
 ids_bytes = st.lists(integers, max_size=40).map(packer.packb)
@@ -222,17 +214,33 @@ def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
 bounds = st.none() | st.integers(-1, 400) | st.just(2**31)
 
 
-@given(requests(), bounds, bounds)
-@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\x90", b""), None, None)
-@example((b"\x95" + TAG + b"\xa2\xff\xfe\xc0\xc0\x91\1", b""), None, None)
-@example((b"\x95" + TAG + b"\xd9", b""), None, None)
-@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\xdd\xff\xff\xff\xff\1", b""), None, None)
-def test_text_requests(compiled: Scan, made: tuple[bytes, bytes], limit: int | None, longest: int | None) -> None:
+edits = st.none() | st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=9), st.binary(max_size=9))
+known_tails = st.builds(Tail, st.sampled_from([5, 5, 24, 0]), edits)
+
+
+@given(requests(), known_tails, bounds, bounds)
+@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\x90", b""), Tail(5, None), None, None)
+@example((b"\x95" + TAG + b"\xa2\xff\xfe\xc0\xc0\x91\1", b""), Tail(5, (b"", None, b"")), None, None)
+@example((b"\x95" + TAG + b"\xd9", b""), Tail(5, None), None, None)
+@example((b"\x95" + TAG + b"\xa1r\xc0\xc0\xdd\xff\xff\xff\xff\1", b""), Tail(5, None), None, None)
+def test_text_requests(
+    compiled: Scan, made: tuple[bytes, bytes], known: Tail, limit: int | None, longest: int | None
+) -> None:
     data, tail = made
-    tails = {tail: "known"}
+    tails = {tail: known}
     with in_python():
-        expected = match_text(data, tails, limit, longest)
+        expected = pass_text(data, tails, limit, longest)
     assert compiled.text(data, TAG, tails, MAX_TAIL_BYTES, limit, longest) == expected
+
+
+@pytest.mark.parametrize(
+    "known", ["known", (5,), (5, None, None), (5, 5), (5, (b"", b"")), (5, (b"", 5, b"")), (5, ("", None, b"")),
+              (5, (b"", None, None)), ("5", None), [5, None]],
+)  # fmt: skip
+def test_what_cannot_be_known_of_a_tail(compiled: Scan, known: Any) -> None:
+    payload = b"\x95" + TAG + b"\xa1r\xc0\xc0\x91\1"
+    with pytest.raises(TypeError):
+        compiled.text(payload, TAG, {b"": known}, MAX_TAIL_BYTES, None, None)
 
 
 @given(stretches, st.integers(0, 2**31), st.sets(st.integers(0, 300), max_size=3))

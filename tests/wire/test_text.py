@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import msgpack
@@ -10,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.wire.ids import MAX_TOKEN_ID
+from sidecar.wire.native import Tail
 from sidecar.wire.request import read_request, read_rid
-from sidecar.wire.text import MAX_TAIL_BYTES, join_tail, match_text, replace_tail
+from sidecar.wire.text import MAX_TAIL_BYTES, pack_crc, pass_text
 from tests.build import request
 
 ids_of_all_sizes = st.integers(0, 300) | st.integers(0, 2**31 - 1)
+
+
+STAYS = Tail(5, None)
 
 
 def tail_of(payload: bytes) -> bytes:
@@ -32,12 +37,11 @@ def tail_of(payload: bytes) -> bytes:
 )
 def test_the_parts_of_a_text_request(rid: str, ids: list[int], count: int, tail: list[Any]) -> None:
     payload = msgpack.packb(request(rid, ids=ids, count=count, tail=tail if count == 25 else ()))
-    found = match_text(payload, {tail_of(payload): "known"}, MAX_TOKEN_ID)
-    if len(rid.encode()) > 255:
-        assert found is None
-        return
-    view = read_request(payload, rid, max_items=1, max_depth=32)
-    assert found == (rid, len(view.array), view.array.bounds[5], "known")
+    array = read_request(payload, rid, max_items=1, max_depth=32).array
+    stays, changes = Tail(len(array), None), Tail(len(array), (b"before", b"seed", b"behind"))
+    for known, leaves in ((stays, payload), (changes, payload[: array.bounds[5]] + b"beforeseedbehind")):
+        found = pass_text(payload, {tail_of(payload): known}, MAX_TOKEN_ID)
+        assert found == ((rid, leaves) if len(rid.encode()) <= 255 else None)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_the_parts_of_a_text_request(rid: str, ids: list[int], count: int, tail:
      msgpack.packb(["TokenizedGenerateReqInput", "@", None, None, [1]]).replace(b"\xa1@", b"\xa1\xff")],
 )  # fmt: skip
 def test_what_has_another_form(payload: bytes) -> None:
-    assert match_text(payload, {b"": "known"}) is None
+    assert pass_text(payload, {b"": STAYS}) is None
 
 
 TEXT = ["TokenizedGenerateReqInput", "r", None, None]
@@ -70,7 +74,9 @@ TEXT = ["TokenizedGenerateReqInput", "r", None, None]
 @pytest.mark.parametrize("header", [b"\x95", b"\xdc\0\5", b"\xdd\0\0\0\5"])
 def test_every_header_of_an_array(header: bytes) -> None:
     payload = header + msgpack.packb([*TEXT, [7]])[1:]
-    assert match_text(payload, {b"": "known"}) == ("r", 5, len(payload), "known")
+    found = pass_text(payload, {b"": STAYS})
+    assert found == ("r", payload)
+    assert found[1] is payload
 
 
 @pytest.mark.parametrize(
@@ -89,25 +95,52 @@ def test_every_header_of_an_array(header: bytes) -> None:
 )
 def test_the_bounds_of_the_ids(ids: list[int], limit: int | None, longest: int | None, passes: bool) -> None:
     payload = msgpack.packb([*TEXT, ids])
-    assert (match_text(payload, {b"": "known"}, limit, longest) is not None) is passes
+    assert (pass_text(payload, {b"": STAYS}, limit, longest) is not None) is passes
 
 
 def test_only_a_known_tail() -> None:
     payload = msgpack.packb([*TEXT, [1], 2, 3])
-    assert match_text(payload, {b"\2\3": "known"}) is not None
+    assert pass_text(payload, {b"\2\3": Tail(7, None)}) is not None
     for tail in (b"", b"\2", b"\2\3\4", b"\3\2"):
-        assert match_text(payload, {tail: "known"}) is None
+        assert pass_text(payload, {tail: Tail(7, None)}) is None
+
+
+@pytest.mark.parametrize("fields", [-1, 0, 6, 8, 2**32])
+def test_only_with_as_many_fields(fields: int) -> None:
+    payload = msgpack.packb([*TEXT, [1], 2, 3])
+    assert pass_text(payload, {b"\2\3": Tail(fields, None)}) is None
+    assert pass_text(payload, {b"\2\3": Tail(fields, (b"", b"", b""))}) is None
 
 
 def test_a_long_tail_is_none() -> None:
     for size in (MAX_TAIL_BYTES, MAX_TAIL_BYTES + 1, 100 * MAX_TAIL_BYTES):
         tail = b"\0" * size
-        found = match_text(msgpack.packb([*TEXT, [1]]) + tail, {tail: "known"})
+        found = pass_text(msgpack.packb([*TEXT, [1]]) + tail, {tail: STAYS})
         assert (found is not None) is (size == MAX_TAIL_BYTES)
 
 
-@given(st.binary(max_size=40), st.data(), st.lists(st.binary(max_size=10), max_size=8))
-def test_another_tail(payload: bytes, data: st.DataObject, parts: list[bytes]) -> None:
-    end = data.draw(st.integers(0, len(payload)))
-    assert join_tail(payload, end, *parts) == payload[:end] + b"".join(parts)
-    assert replace_tail(payload, end, *parts) == payload[:end] + b"".join(parts)
+@given(st.text(max_size=80), st.binary(max_size=9), st.none() | st.binary(max_size=9), st.binary(max_size=9))
+def test_another_tail(rid: str, before: bytes, number: bytes | None, behind: bytes) -> None:
+    payload = msgpack.packb(["TokenizedGenerateReqInput", rid, None, None, [1, 2]])
+    passed = pass_text(payload + b"tail", {b"tail": Tail(5, (before, number, behind))})
+    if len(rid.encode()) > 255:
+        assert passed is None
+        return
+    checksum = msgpack.packb(zlib.crc32(rid.encode()))
+    assert passed == (rid, payload + before + (checksum if number is None else number) + behind)
+
+
+@pytest.mark.parametrize(
+    ("text", "packed"),
+    [
+        ("", b"\0"),
+        ("ah0xpx", b"\x61"),
+        ("chatcmpl-7771704", b"\xcc\xa9"),
+        ("aaak4n", b"\xcd\x28\xae"),
+        ("3", b"\xce\x6d\xd2\x8e\x9b"),
+    ],
+)
+def test_every_width_of_a_checksum(text: str, packed: bytes) -> None:
+    assert pack_crc(text) == packed
+    payload = msgpack.packb(["TokenizedGenerateReqInput", text, None, None, [1]])
+    assert pass_text(payload, {b"": Tail(5, (b"", None, b""))}) == (text, payload + packed)
