@@ -14,7 +14,7 @@ from sidecar.service.line import Parts
 from sidecar.transport.egress import Egress
 from sidecar.transport.ingress import Ingress
 from sidecar.transport.monitor import PeerMonitor
-from sidecar.transport.threads import put_receiving_second
+from sidecar.transport.threads import ReceivingThread
 
 MIN_LINGER_S: Final = 0.1
 
@@ -33,8 +33,7 @@ class PushPull:
         self.monitor = PeerMonitor(push, self._on_peers)
         self.egress = Egress(push, self._on_writable, flow.give)
         self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress, parts.pool)
-        self.ingress = Ingress(pull, self.lanes.take, self.lanes.end_batch)
-        put_receiving_second()
+        self.ingress = Ingress(pull, self.lanes.take, self.lanes.end_batch, ReceivingThread().give_way)
         security = settings.security
         try:
             sockets.attach(push, settings.egress.bind, settings.egress.connect, security.egress_server_key)

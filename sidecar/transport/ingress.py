@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import zmq
 
-from sidecar.transport.egress import REFERENCE_BYTES
+from sidecar.transport.egress import BULK_BYTES, REFERENCE_BYTES
 from sidecar.wire.msgpack import Buffer
 
 Handler = Callable[[list[Buffer], int], None]
@@ -43,11 +43,16 @@ class Ingress:
     hundred messages: a hundred images of a peer that always has another are half a second. It is made to
     listen before every batch and after every large message, so that all peers have their turns.
 
-    `on_batch_end()` is called after the last message of each batch, which may be its only one.
+    `on_batch_end()` is called after the last message of each batch, which may be its only one, and
+    `on_bulk()` after every message of `BULK_BYTES` or more.
     """
 
     def __init__(
-        self, socket: zmq.Socket[Any], handler: Handler, on_batch_end: Callable[[], None] | None = None
+        self,
+        socket: zmq.Socket[Any],
+        handler: Handler,
+        on_batch_end: Callable[[], None] | None = None,
+        on_bulk: Callable[[], object] | None = None,
     ) -> None:
         self.messages = 0
         self.empty = False
@@ -55,6 +60,7 @@ class Ingress:
         self._socket = socket
         self._handler = handler
         self._on_batch_end = on_batch_end
+        self._on_bulk = on_bulk
         self._loop = asyncio.get_running_loop()
         self._descriptor = socket.fileno()
         self._reading = False
@@ -125,6 +131,8 @@ class Ingress:
                 handler(frames, nbytes)
             except Exception:
                 logger.exception("a message of %d frames and %d bytes could not be handled", len(frames), nbytes)
+            if nbytes >= BULK_BYTES and self._on_bulk is not None:
+                self._on_bulk()
             if not self._reading:
                 self._count(taken + 1, False)
                 return

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.recording import Reader
+from sidecar.transport.egress import BULK_BYTES
 from tests.e2e.harness import Producer, Scheduler, Sidecar, maps_torch, wait_until
 from tests.service.fakes import read
 from tests.service.messages import abort, control, slow, text
@@ -57,7 +58,7 @@ def test_messages_pass_and_are_counted(folder: Path, loop: str) -> None:
             assert metrics.of("sidecar_media_items_total", modality="image") == 10
             assert metrics["sidecar_engine_connected"] == 1
             assert not maps_torch(sidecar.process.pid)
-            assert nice_threads(sidecar.process.pid) == ["ZMQbg/IO/0"]
+            assert nice_threads(sidecar.process.pid) == []
             assert sidecar.rss() < 100 << 20
             assert sidecar.stop() == 0
     (recording,) = (folder / "quarantine").iterdir()
@@ -68,6 +69,15 @@ def test_messages_pass_and_are_counted(folder: Path, loop: str) -> None:
     assert not (folder / "out.sock").exists()
     (end,) = [entry for entry in sidecar.log if entry["message"] == "ended"]
     assert (end["received"], end["forwarded"], end["dropped"]) == (213, 210, 3)
+
+
+def test_receiving_gives_way_from_the_first_large_message_on(folder: Path) -> None:
+    with Sidecar(folder) as sidecar, Producer(sidecar.ingress) as producer, Scheduler(sidecar.egress) as scheduler:
+        for size, nice in ((BULK_BYTES // 2, []), (BULK_BYTES, ["ZMQbg/IO/0"]), (10, ["ZMQbg/IO/0"])):
+            producer.send(text(f"of {size}", tail=("x" * size,)))
+            scheduler.wait_for(len(scheduler.received) + 1)
+            assert nice_threads(sidecar.process.pid) == nice
+        assert sidecar.stop() == 0
 
 
 def test_a_second_one_on_the_same_path_fails(folder: Path) -> None:

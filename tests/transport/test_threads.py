@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 
 from sidecar.transport import threads
-from sidecar.transport.threads import NICE, put_receiving_second
+from sidecar.transport.threads import NICE, ReceivingThread
 
 SCRIPT = """
 import os
 import zmq
 from sidecar.settings import Security
 from sidecar.transport.sockets import Sockets
-from sidecar.transport.threads import put_receiving_second
+from sidecar.transport.threads import ReceivingThread
 
 sockets = Sockets(Security())
 pull = sockets.create(zmq.PULL, hwm=1)
-assert put_receiving_second()
+receiver = ReceivingThread()
+nice = {os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")}
+assert len(nice) == 1
+assert receiver.give_way()
+assert not receiver.give_way()
 for task in sorted(map(int, os.listdir("/proc/self/task"))):
     print(open(f"/proc/self/task/{task}/comm").read().strip(), os.getpriority(os.PRIO_PROCESS, task))
 pull.close()
@@ -50,9 +54,9 @@ def test_receiving_gives_way_and_nothing_else_does() -> None:
 
 
 def test_where_no_thread_is_found_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_threads", lambda: iter(()))
+    monkeypatch.setattr(threads, "_RECEIVER", "/none")
     monkeypatch.setattr(threads, "_PATIENCE_S", 0.0)
-    assert not put_receiving_second()
+    assert not ReceivingThread().give_way()
 
 
 def test_a_sandbox_that_forbids_it_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,5 +64,5 @@ def test_a_sandbox_that_forbids_it_ends_nothing(monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "setpriority", forbid)
-    monkeypatch.setattr(threads, "_threads", lambda: iter((os.getpid(),)))
-    assert not put_receiving_second()
+    monkeypatch.setattr(threads, "_find", os.getpid)
+    assert not ReceivingThread().give_way()
