@@ -53,7 +53,7 @@ def test_added_latency_is_taken_run_by_run() -> None:
         [[1.0, 90.0], [3.0, 94.0]],
         [[1.0, 20.0], [4.0, 22.0]],
     ]
-    assert summarize(runs) == {"direct": [1.0, 20.0], "sidecar": [3.0, 22.0], "added": [2.0, 2.0]}
+    assert summarize(runs) == {"direct": [1.0, 20.0], "line": [3.0, 22.0], "added": [2.0, 2.0]}
 
 
 def test_no_rid_is_given_out_twice() -> None:
