@@ -14,7 +14,8 @@ from sidecar.service.line import Parts
 from sidecar.transport.egress import Egress
 from sidecar.transport.ingress import Ingress
 from sidecar.transport.monitor import PeerMonitor
-from sidecar.transport.threads import ReceivingThread
+from sidecar.transport.sockets import IO_THREADS
+from sidecar.transport.threads import IoThreads
 
 MIN_LINGER_S: Final = 0.1
 
@@ -33,7 +34,8 @@ class PushPull:
         self.monitor = PeerMonitor(push, self._on_peers)
         self.egress = Egress(push, self._on_writable, flow.give)
         self.lanes = Lanes(parts.context, parts.ledger, flow, self.egress, parts.pool)
-        self.ingress = Ingress(pull, self.lanes.take, self.lanes.end_batch, ReceivingThread().give_way)
+        threads = IoThreads(IO_THREADS)
+        self.ingress = Ingress(pull, self.lanes.take, self.lanes.end_batch, threads.put_receiving_second)
         security = settings.security
         try:
             sockets.attach(push, settings.egress.bind, settings.egress.connect, security.egress_server_key)

@@ -15,7 +15,7 @@ from sidecar.transport.ipc import SCHEME, IpcListener
 
 ZmqSocket = zmq.Socket[bytes]
 
-_IO_THREADS: Final = 2
+IO_THREADS: Final = 2
 _RECEIVERS: Final = 1 << 0  # sets of libzmq's threads, a bit each
 _SENDERS: Final = 1 << 1
 _RECONNECT_MS: Final = 50
@@ -32,7 +32,7 @@ class Sockets:
     """
 
     def __init__(self, security: Security) -> None:
-        self.context: zmq.Context[ZmqSocket] = zmq.Context(_IO_THREADS)
+        self.context: zmq.Context[ZmqSocket] = zmq.Context(IO_THREADS)
         self._security = security
         self._listeners: list[IpcListener] = []
         self._gatekeeper: curve.Gatekeeper | None = None
