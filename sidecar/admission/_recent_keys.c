@@ -42,14 +42,20 @@ typedef struct {
     Py_ssize_t used;
 } Generation;
 
+/* A generation whose tables are freed a few at a time, from the end. */
+typedef struct Fading {
+    struct Fading *next;
+    Generation generation;
+    int left; /* tables that are not freed */
+} Fading;
+
 typedef struct {
     PyObject_HEAD
     double window, since;
     Py_ssize_t capacity;
     uint64_t secret[2];
     Generation young, old;
-    Generation fading; /* freed a table at a time, from the end */
-    int left;          /* tables of `fading` that are not freed */
+    Fading *fading;
 } RecentKeys;
 
 /* SipHash-2-4 with an output of 128 bits. */
@@ -209,20 +215,42 @@ erase(Generation *generation, Digest digest)
 /* Generations */
 
 static void
+empty_all(Generation *generation)
+{
+    for (int i = 0; i < TABLES; i++)
+        empty(&generation->tables[i]);
+    generation->used = 0;
+}
+
+/* Free two tables that have slots: a key that is added makes one at most, so they do not pile up. */
+static void
 fade(RecentKeys *self)
 {
-    if (self->left)
-        empty(&self->fading.tables[--self->left]);
+    int freed = 0;
+    while (self->fading != NULL) {
+        Fading *fading = self->fading;
+        while (fading->left) {
+            Table *table = &fading->generation.tables[fading->left - 1];
+            if (table->size && freed++ == 2)
+                return;
+            empty(table);
+            fading->left--;
+        }
+        self->fading = fading->next;
+        PyMem_RawFree(fading);
+    }
 }
 
 /* The young generation becomes the old one, and the old one fades. */
 static void
 turn(RecentKeys *self, double now)
 {
-    while (self->left)
-        fade(self);
-    self->fading = self->old;
-    self->left = TABLES;
+    Fading *fading = self->old.used ? PyMem_RawMalloc(sizeof *fading) : NULL;
+    if (fading != NULL) {
+        *fading = (Fading){self->fading, self->old, TABLES};
+        self->fading = fading;
+    } else
+        empty_all(&self->old);
     self->old = self->young;
     memset(&self->young, 0, sizeof self->young);
     self->since = now;
@@ -298,11 +326,9 @@ static void
 keys_dealloc(RecentKeys *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    for (int i = 0; i < TABLES; i++) {
-        empty(&self->young.tables[i]);
-        empty(&self->old.tables[i]);
-    }
-    while (self->left)
+    empty_all(&self->young);
+    empty_all(&self->old);
+    while (self->fading != NULL)
         fade(self);
     type->tp_free(self);
     Py_DECREF(type);
@@ -404,15 +430,24 @@ keys_discard(RecentKeys *self, PyObject *key)
     Py_RETURN_NONE;
 }
 
+static size_t
+slots_of(const Generation *generation)
+{
+    size_t slots = 0;
+    for (int i = 0; i < TABLES; i++)
+        slots += generation->tables[i].size;
+    return slots;
+}
+
 PyDoc_STRVAR(size_doc, "__sizeof__()\n--\n\nThe bytes of all tables, those that fade among them.");
 
 static PyObject *
 keys_sizeof(RecentKeys *self, PyObject *Py_UNUSED(ignored))
 {
-    size_t slots = 0;
-    for (int i = 0; i < TABLES; i++)
-        slots += self->young.tables[i].size + self->old.tables[i].size + self->fading.tables[i].size;
-    return PyLong_FromSize_t(sizeof *self + slots * sizeof(Slot));
+    size_t size = sizeof *self + (slots_of(&self->young) + slots_of(&self->old)) * sizeof(Slot);
+    for (const Fading *fading = self->fading; fading != NULL; fading = fading->next)
+        size += sizeof *fading + slots_of(&fading->generation) * sizeof(Slot);
+    return PyLong_FromSize_t(size);
 }
 
 static PyMethodDef methods[] = {

@@ -148,7 +148,7 @@ def test_a_long_key_is_kept_as_its_digest() -> None:
 
 
 @only_c
-def test_tables_that_have_aged_are_freed_one_at_a_time() -> None:
+def test_tables_that_have_aged_are_freed_a_few_at_a_time() -> None:
     keys = in_c(10.0, 1 << 20)
     bare = sys.getsizeof(keys)
     names = [str(number) for number in range(50_000)]
@@ -162,6 +162,20 @@ def test_tables_that_have_aged_are_freed_one_at_a_time() -> None:
         keys.add(str(number), 20.0)
         sizes.append(sys.getsizeof(keys))
     assert sizes[0] > 0.9 * full
+    assert all(before - after < (full - bare) / 50 for before, after in pairwise(sizes))
+    assert sizes[-1] < bare + 0.02 * (full - bare)
+
+
+@only_c
+def test_a_generation_that_fades_waits_for_nobody() -> None:
+    keys = in_c(10.0, 1 << 20)
+    bare = sys.getsizeof(keys)
+    keys.add_each([str(number) for number in range(50_000)], 0.0)
+    full = sys.getsizeof(keys)
+    sizes = [full]
+    for number in range(300):  # each of them in a generation of its own
+        keys.add("rare", 10.0 * (number + 1))
+        sizes.append(sys.getsizeof(keys))
     assert all(before - after < (full - bare) / 50 for before, after in pairwise(sizes))
     assert sizes[-1] < bare + 0.02 * (full - bare)
 
