@@ -1,4 +1,4 @@
-/* The keys of sidecar.admission.recent_keys in C: a table for each of two generations, in tables of their own.
+/* The keys of sidecar.admission.recent_keys in C: two generations, each spread over many hash tables.
  *
  * Its twin in Python keeps strings in dicts. One look into a dict of a million strings waits for memory three
  * times: for the index, for the entry, and for the string of the entry that is in the way. Here a slot has all

@@ -79,9 +79,9 @@ def _find(count: int) -> dict[str, int]:
         found: dict[str, int] = {}
         for task in sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name)):
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                name = (task / "comm").read_text().strip()
-                if name[-len(_RECEIVER) :] in wanted:
-                    found.setdefault(name[-len(_RECEIVER) :], int(task.name))
+                end = (task / "comm").read_text().strip()[-len(_RECEIVER) :]
+                if end in wanted:
+                    found.setdefault(end, int(task.name))
         if len(found) == count or time.monotonic() > deadline:
             return found
         time.sleep(0.001)

@@ -483,9 +483,9 @@ scan_text(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     PyObject *known = PyDict_GetItemWithError(args[2], tail);
     Py_DECREF(tail);
-    if (known == NULL && PyErr_Occurred())
-        return NULL;
-    if (known == NULL || (known = edit_of(known, fields)) == NULL) {
+    if (known != NULL)
+        known = edit_of(known, fields);
+    if (known == NULL) {
         if (PyErr_Occurred())
             return NULL;
         Py_RETURN_NONE;
